@@ -6,6 +6,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/httpapi/schema"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -58,8 +59,8 @@ func (o *allocListOut) add(snap *state.Snapshot, al *state.Alloc, limit int) boo
 }
 
 type listAllocsIn struct {
-	Node string         `query:"node" maxLength:"200" doc:"Only on this node."`
-	Live optional[bool] `query:"live" doc:"true: only those that have not ended; false: only those that have. Default: all."`
+	Node string                `query:"node" maxLength:"200" doc:"Only on this node."`
+	Live schema.Optional[bool] `query:"live" doc:"true: only those that have not ended; false: only those that have. Default: all."`
 	Page
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/httpapi/schema"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -19,8 +20,8 @@ import (
 
 type readFileIn struct {
 	FilePath
-	Offset optional[int64] `query:"offset" minimum:"0" doc:"Offset of the first byte."`
-	Range  string          `header:"Range" maxLength:"200" doc:"bytes=FROM-, bytes=FROM-TO or bytes=-LAST."`
+	Offset schema.Optional[int64] `query:"offset" minimum:"0" doc:"Offset of the first byte."`
+	Range  string                 `header:"Range" maxLength:"200" doc:"bytes=FROM-, bytes=FROM-TO or bytes=-LAST."`
 }
 
 // span is the part of a file that a client asks for, in bytes. Without partly it is the whole file.

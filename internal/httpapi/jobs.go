@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/httpapi/schema"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -245,7 +246,7 @@ func (a jobHandlers) listMembers(_ context.Context, in *listMembersIn) (*memberL
 
 type listJobAllocsIn struct {
 	JobPath
-	Index optional[int] `query:"index" minimum:"0" doc:"Only the member with this index."`
+	Index schema.Optional[int] `query:"index" minimum:"0" doc:"Only the member with this index."`
 	Page
 }
 

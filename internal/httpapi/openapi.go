@@ -13,40 +13,19 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/httpapi/schema"
 )
 
 // schemaPrefix begins references to the types of the description. Their names are those of package
 // api.
 const schemaPrefix = "#/components/schemas/"
 
-// sizeSchema and durationSchema describe api.Size and api.Duration, which write themselves as text.
-type (
-	sizeSchema     int64
-	durationSchema int64
-)
-
-// Schema implements huma.SchemaProvider.
-func (sizeSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{
-		OneOf: []*huma.Schema{
-			{Type: huma.TypeString, Pattern: `^[0-9]+(\.[0-9]+)? *([KMGT]iB|[kKMGT]B|B)?$`, Description: "A number with a unit."},
-			{Type: huma.TypeInteger, Description: "Bytes."},
-		},
-		Examples: []any{"64MiB", "1.5GiB"},
-	}
-}
-
-// Schema implements huma.SchemaProvider.
-func (durationSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Examples: []any{"90s", "1h30m"}, Description: "A number with a unit (ms, s, m, h), or several."}
-}
-
 // describe sets up huma with the parts of the description that concern the whole API. Routes come
 // after it.
 func (a *API) describe() {
 	registry := huma.NewMapRegistry(schemaPrefix, huma.DefaultSchemaNamer)
-	registry.RegisterTypeAlias(reflect.TypeFor[api.Size](), reflect.TypeFor[sizeSchema]())
-	registry.RegisterTypeAlias(reflect.TypeFor[api.Duration](), reflect.TypeFor[durationSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[api.Size](), reflect.TypeFor[schema.Size]())
+	registry.RegisterTypeAlias(reflect.TypeFor[api.Duration](), reflect.TypeFor[schema.Duration]())
 	registry.RegisterTypeAlias(reflect.TypeFor[huma.ErrorModel](), reflect.TypeFor[api.Problem]())
 	jsonFormat := huma.Format{Marshal: marshal, Unmarshal: json.Unmarshal}
 	a.huma = humago.New(a.cfg.Door.Mux, huma.Config{
@@ -191,24 +170,6 @@ func (a *API) finishDescription() error {
 	var err error
 	a.openapi, err = json.Marshal(o)
 	return err
-}
-
-// optional is a parameter that may be left out, if the zero value means something else than its
-// absence.
-type optional[T any] struct {
-	Value T
-	Given bool
-}
-
-// Receiver and OnParamSet implement huma.ParamWrapper and huma.ParamReactor.
-func (o *optional[T]) Receiver() reflect.Value { return reflect.ValueOf(o).Elem().Field(0) }
-
-// OnParamSet records whether the parameter was given.
-func (o *optional[T]) OnParamSet(given bool, _ any) { o.Given = given }
-
-// Schema is the schema of the value.
-func (o optional[T]) Schema(r huma.Registry) *huma.Schema {
-	return huma.SchemaFromType(r, reflect.TypeFor[T]())
 }
 
 // Page has the parameters of every list that comes in pages. A page is one snapshot; what changes

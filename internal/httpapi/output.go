@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/httpapi/schema"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
@@ -69,10 +70,10 @@ func (a outputHandlers) routes() {
 
 type outputIn struct {
 	AllocPath
-	Stream string          `path:"stream" enum:"stdout,stderr" doc:"The stream."`
-	Offset optional[int64] `query:"offset" minimum:"0" doc:"Start offset in the stream, in bytes. Default: 0."`
-	Tail   optional[int64] `query:"tail" minimum:"0" maximum:"1048576" doc:"Start this many bytes before the end, instead of at an offset."`
-	Follow bool            `query:"follow" doc:"Continue until the stream has ended for good."`
+	Stream string                 `path:"stream" enum:"stdout,stderr" doc:"The stream."`
+	Offset schema.Optional[int64] `query:"offset" minimum:"0" doc:"Start offset in the stream, in bytes. Default: 0."`
+	Tail   schema.Optional[int64] `query:"tail" minimum:"0" maximum:"1048576" doc:"Start this many bytes before the end, instead of at an offset."`
+	Follow bool                   `query:"follow" doc:"Continue until the stream has ended for good."`
 }
 
 func (a outputHandlers) getOutput(ctx context.Context, in *outputIn) (*huma.StreamResponse, error) {
