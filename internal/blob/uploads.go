@@ -200,6 +200,33 @@ func (s *Store) SweepUploads(ctx context.Context, now time.Time, age time.Durati
 	return n, nil
 }
 
+// DropUploads deletes some uploads at once, those of an image that was removed, without the wait of
+// SweepUploads. Those that referred reports stay. What is sent again at the same time is refused
+// for a moment.
+func (s *Store) DropUploads(ctx context.Context, digests []string, referred func(digest string) bool) error {
+	var errs []error
+	for _, digest := range digests {
+		if CheckDigest(digest) != nil || referred(digest) {
+			continue
+		}
+		s.mu.Lock()
+		delete(s.asked, digest)
+		s.going[digest] = true
+		s.mu.Unlock()
+		info, err := s.Stat(ctx, UploadKey(digest))
+		if err == nil {
+			err = s.remove(ctx, info)
+		} else if muster.IsKind(err, muster.FaultNotFound) {
+			err = nil
+		}
+		errs = append(errs, err)
+		s.mu.Lock()
+		delete(s.going, digest)
+		s.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
 // uploads lists the sizes of all uploads, and when a sweep first saw them.
 func (s *Store) uploads(ctx context.Context) (sizes map[string]int64, seen map[string]time.Time, err error) {
 	sizes, seen = map[string]int64{}, map[string]time.Time{}

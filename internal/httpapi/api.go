@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/images"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/metrics"
 	"github.com/musterhq/muster/internal/operate"
@@ -45,6 +46,9 @@ type Config struct {
 	// Planning lets one request at a time compute where members would be placed, because that takes
 	// CPU that the scheduler needs. Optional.
 	Planning *wait.Turn
+	// Images keeps the images that are loaded on the server. Optional: without it there is no
+	// /v1/images.
+	Images *images.Service
 	// Operate carries out what operators ask for.
 	Operate *operate.Service
 	// Loops returns what the loops of the present leadership know beside the state, for
@@ -102,7 +106,7 @@ func New(c Config) (*API, error) {
 	a.describe()
 	for _, h := range []interface{ routes() }{
 		serverHandlers{a}, jobHandlers{a}, allocHandlers{a}, outputHandlers{a}, uploadHandlers{a}, execHandlers{a}, fileHandlers{a}, portHandlers{a},
-		statsHandlers{a}, environmentHandlers{a}, runnerHandlers{a}, nodeHandlers{a}, imageHandlers{a}, poolHandlers{a}, namespaceHandlers{a},
+		statsHandlers{a}, environmentHandlers{a}, runnerHandlers{a}, nodeHandlers{a}, imageHandlers{a}, loadedHandlers{a}, poolHandlers{a}, namespaceHandlers{a},
 		explainHandlers{a}, providerHandlers{a}, costHandlers{a}, eventHandlers{a},
 	} {
 		h.routes()

@@ -35,3 +35,10 @@ func (b *ByteBody) Resolve(ctx huma.Context) []error {
 	b.from, b.length = door.NewPatient(w, r), r.ContentLength
 	return nil
 }
+
+// byteBody describes a ByteBody.
+func byteBody() *huma.RequestBody {
+	return &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"application/octet-stream": {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
+	}}
+}

@@ -26,6 +26,7 @@ import (
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/images"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/metrics"
 	"github.com/musterhq/muster/internal/operate"
@@ -217,6 +218,12 @@ func (p *parts) build() (*API, error) {
 		return nil, err
 	}
 	p.Planning = wait.NewTurn()
+	if blobs, ok := p.Blobs.(images.Blobs); ok {
+		p.Config.Images, err = images.New(images.Config{State: p.State, Proposer: p.Proposer, Clock: p.Clock, Blobs: blobs, Quota: func() int64 { return 1 << 30 }, Dir: os.TempDir()})
+		if err != nil {
+			return nil, err
+		}
+	}
 	p.Submit, err = submit.New(submit.Config{
 		State: p.State, Proposer: p.Proposer, Clock: p.Clock, Uploads: p.Blobs, UploadLimit: p.UploadLimit, Fits: p.Fits, Running: p.Running, Planning: p.Planning,
 		Paused: func() string { return p.Insight.Paused() },

@@ -51,6 +51,7 @@ func (a *API) describe() {
 				{Name: tagRunners, Description: "Environments, their warm runners, and the claims by which runners are used. Holders of a claim show its secret in place of the token."},
 				{Name: tagOutput, Description: "What allocations wrote, and the files they left."},
 				{Name: tagUploads, Description: "Inputs of jobs that are sent before them."},
+				{Name: tagImages, Description: "Images that are loaded on the server, for nodes without a registry."},
 				{Name: tagNodes, Description: "Machines that run allocations."},
 				{Name: tagNamespaces, Description: "Whose work it is, limits, and how capacity is shared."},
 				{Name: tagPools, Description: "Rules by which nodes are made and given up, and the clouds that they come from."},
@@ -75,6 +76,7 @@ const (
 	tagRunners = "runners"
 	tagOutput  = "output"
 	tagUploads = "uploads"
+	tagImages  = "images"
 	tagNodes   = "nodes"
 	tagPools   = "pools"
 

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/musterhq/muster/api"
 )
 
@@ -17,9 +15,7 @@ func (a uploadHandlers) routes() {
 	const path = "/v1/uploads/{digest}"
 	put := operation(http.MethodPut, path, "put-upload", tagUploads, "Upload an input",
 		"Sends the content of an input before the job that names its digest. Kept for a day if no job needs it. Send `Expect: 100-continue` to get a refusal before the content is sent.")
-	put.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
-		"application/octet-stream": {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
-	}}
+	put.RequestBody = byteBody()
 	put.Errors = append(put.Errors, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
 	a.cfg.Door.TakeBytes(put.Method + " " + put.Path)
 	register(a.API, put, a.putUpload)

@@ -69,7 +69,7 @@ func (u users) Propose(ctx context.Context, f state.Fact) (uint64, any, error) {
 // frees reports whether a fact ends work or removes something.
 func frees(f state.Fact) bool {
 	switch f := f.(type) {
-	case *state.JobStopped, *state.ClaimReleased, *state.EnvironmentDeleted, *state.NodeTerminating, *state.NodeDraining:
+	case *state.JobStopped, *state.ClaimReleased, *state.EnvironmentDeleted, *state.NodeTerminating, *state.NodeDraining, *state.ImageRemoved:
 		return true
 	case *state.NodeIntentSet:
 		return f.Intent == muster.NodeDrain

@@ -27,6 +27,7 @@ import (
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/images"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/metrics"
 	"github.com/musterhq/muster/internal/raftlog"
@@ -80,6 +81,8 @@ type Server struct {
 	state *state.State
 	raft  *raftlog.Log
 	blobs *blob.Store
+	// images keeps the images that are loaded here, for the API and for the reaper.
+	images *images.Service
 	// grants has the credentials for pulling images. Nodes get those that they need, for a while.
 	grants *registry.Registries
 	// leading is set while the loops run. caughtUp is set once the state has everything that was
@@ -275,7 +278,11 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	s.metrics = metrics.New(metrics.Config{State: s.state, Clock: s.raft.Now, BlobBytes: s.blobs.Usage, Version: opts.Version})
 	s.metrics.Registry().MustRegister(newBreakers(s.state.Latest, s.raft.Now))
 	s.measure(s.metrics.Registry())
-	return s, nil
+	s.images, err = images.New(images.Config{
+		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Blobs: s.blobs, Dir: cfg.DataDir, DiskLow: s.diskLow, Logger: opts.Logger,
+		Quota: func() int64 { return int64(s.config().Blob.Quota) },
+	})
+	return s, err
 }
 
 // close closes what open has opened, in the reverse order. It may follow run, which has closed the
@@ -455,6 +462,7 @@ func (s *Server) api() (*http.Server, error) {
 			_, err := s.raft.Backup(ctx, w)
 			return err
 		},
+		Images:  s.images,
 		Operate: services.operate, Loops: func() explain.Loops { return s.known() },
 		Running: s.config,
 		Ready:   s.ready,

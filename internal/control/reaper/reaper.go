@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
@@ -71,6 +70,9 @@ type Config struct {
 	Attempts int
 	// Output is how long the stored output of ended jobs is kept, at most Jobs.
 	Output time.Duration
+	// PruneImages removes loaded images that nothing uses while the blob store is over its quota.
+	// Optional.
+	PruneImages func(ctx context.Context) error
 	// Quota is how many bytes the blob store should hold at most.
 	Quota int64
 }
@@ -125,6 +127,7 @@ func (r *Reaper) step(ctx context.Context, now time.Time) error {
 	return errors.Join(
 		r.jobs(ctx, muster.At(now)),
 		r.output(ctx, muster.At(now)),
+		r.images(ctx),
 		r.nodes(ctx, muster.At(now)),
 		r.attempts(ctx),
 		r.uploads(ctx, now),
@@ -412,27 +415,18 @@ func (r *Reaper) nodes(ctx context.Context, now muster.Time) error {
 	return ctx.Err()
 }
 
-// uploads deletes the old uploads to which no job refers. The age limit protects an upload whose
-// job is not submitted yet.
+// images comes after output: images go only where the output of ended jobs was not enough.
+func (r *Reaper) images(ctx context.Context) error {
+	if r.cfg.PruneImages == nil {
+		return nil
+	}
+	return r.cfg.PruneImages(ctx)
+}
+
+// uploads deletes the old uploads to which no job and no loaded image refers. The age limit protects
+// an upload whose job is not submitted yet.
 func (r *Reaper) uploads(ctx context.Context, now time.Time) error {
-	referred := map[string]bool{}
-	r.cfg.State.Latest().Jobs(muster.JobKey{}, func(j *state.Job) bool {
-		refer := func(spec *api.JobSpec) {
-			for i := range spec.Inputs {
-				if d := spec.Inputs[i].Digest; d != "" {
-					referred[d] = true
-				}
-			}
-		}
-		refer(j.Run.Spec)
-		if st := j.Standing; st != nil {
-			// A job may be reverted to these versions.
-			for i := range st.Past {
-				refer(st.Past[i].Spec)
-			}
-		}
-		return true
-	})
+	referred := state.KeptUploads(r.cfg.State.Latest(), muster.At(now), uploadAge)
 	n, err := r.cfg.Blobs.SweepUploads(ctx, now, uploadAge, func(digest string) bool { return referred[digest] })
 	if err != nil {
 		return err
