@@ -47,7 +47,7 @@ var otherWords = map[string]string{
 	"images":  "`muster image list` shows the images that nodes have",
 	"rmi":     "`muster image prune` deletes images that no sandbox uses",
 	"pull":    "an image that a node does not have is pulled by itself; ahead of time: `muster image pull`",
-	"build":   "images are built elsewhere; `muster run --image` takes a registry's, oci:DIR or docker-archive:FILE",
+	"build":   "images are built elsewhere; `docker save NAME | muster image load -` loads one on the server",
 	"start":   "`muster run` or `muster job submit` starts a job; one that has ended is submitted again",
 	"restart": "a job that has ended is submitted again, with `muster run` or `muster job submit`",
 	"create":  "`muster run --detach` or `muster job submit` makes a job",

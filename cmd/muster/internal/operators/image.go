@@ -18,17 +18,17 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// imageCommand makes muster image, with all that is below it. Its commands ask nodes one by one:
-// images are kept by nodes, and the server has no list of them.
+// imageCommand makes muster image, with all that is below it. Commands for nodes ask them one by
+// one: the server has a list of the images only that were loaded on it.
 func imageCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
-		Use: "image", Short: "List, pull and delete images on nodes",
-		Long: term.Reflow(`List, pull and delete the container images on nodes.
+		Use: "image", Short: "Load images on the server; list, pull and delete images on nodes",
+		Long: term.Reflow(`Load container images on the server, for jobs without a registry, and list, pull and delete the images on nodes.
 
-A node pulls the images of its jobs by itself, and deletes the least recently used ones when they take too much disk. Credentials of registries stay with the server: see docs/files.md.`),
+A node pulls the images of its jobs by itself, from the server or from a registry, and deletes the least recently used ones when they take too much disk. Credentials of registries stay with the server: see docs/files.md.`),
 		Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 	}
-	c.AddCommand(imageListCommand(a), imagePullCommand(a), imagePruneCommand(a))
+	c.AddCommand(imageLoadCommand(a), imageListCommand(a), imageRemoveCommand(a), imagePullCommand(a), imagePruneCommand(a))
 	return c
 }
 
@@ -132,7 +132,14 @@ type nodeImages struct {
 // do.
 func imageListCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
-	c := a.ClientCommand("list", "List the images on nodes", "Of all serving nodes, unless some are named.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
+	server := false
+	c := a.ClientCommand("list", "List the images on the server or on nodes", "Of all serving nodes, unless some are named. With --server those that were loaded on the server.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
+		if server {
+			if len(n.nodes) > 0 || n.pool != "" {
+				return cli.Usage(errors.New("--server: excludes --node and --pool"))
+			}
+			return listLoaded(ctx, a, cl)
+		}
 		ids, err := n.find(ctx, cl)
 		if err != nil {
 			return err
@@ -151,6 +158,7 @@ func imageListCommand(a *cli.App) *cobra.Command {
 		return tellNodes(a, ids, errs, "the images could not be listed")
 	})
 	n.flags(c, "only of")
+	c.Flags().BoolVar(&server, "server", false, "the images that were loaded on the server")
 	return c
 }
 
