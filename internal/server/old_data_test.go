@@ -68,6 +68,10 @@ func outline(snap *state.Snapshot) string {
 		add("node stage %s intent %s pool %s", n.Stage, n.Intent, n.Pool)
 		return true
 	})
+	state.LoadedImagesOf(snap).Each(func(im *state.LoadedImage) bool {
+		add("image %s digest %s blobs %d", im.Name, im.Digest, len(im.Blobs))
+		return true
+	})
 	return strings.Join(lines, "\n") + "\n"
 }
 
