@@ -264,7 +264,7 @@ func (a *Agent) takeOver(ctx context.Context) (*journal.Lock, journal.Record, er
 	if err != nil {
 		return nil, before, err
 	}
-	if err := journal.NewRecord(a.cfg.Node, a.cfg.Version, a.boot).Write(a.cfg.Dir); err != nil {
+	if err := journal.NewRecord(a.cfg.Node, a.cfg.Version, a.boot, a.cfg.Dir).Write(a.cfg.Dir); err != nil {
 		lock.Release()
 		return nil, before, err
 	}

@@ -131,7 +131,7 @@ func (h Host) Start(ctx context.Context, s Start) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if r, err := journal.ReadRecord(dir); err == nil && r.Alive() && h.sameProgram(r) && answers(ctx, dir) {
+	if r, err := journal.ReadRecord(dir); err == nil && r.Alive() && !r.Moved(dir) && h.sameProgram(r) && answers(ctx, dir) {
 		return nil
 	}
 	if err := h.spawn(ctx, dir, s); err != nil {

@@ -25,12 +25,14 @@ type Record struct {
 	Version string        `json:"version"`
 	// Boot is the agent's own id of this run, as in its Hello.
 	Boot string `json:"boot"`
+	// Dir is where the agent's directory was when it began; empty in records of older agents.
+	Dir string `json:"dir,omitempty"`
 }
 
 // NewRecord is the record of this process as the agent of a node.
-func NewRecord(node muster.NodeID, version, run string) Record {
+func NewRecord(node muster.NodeID, version, run, dir string) Record {
 	start, _ := boot.ProcessStart(os.Getpid())
-	return Record{Pid: os.Getpid(), Start: start, Kernel: boot.ID(), Node: node, Version: version, Boot: run}
+	return Record{Pid: os.Getpid(), Start: start, Kernel: boot.ID(), Node: node, Version: version, Boot: run, Dir: dir}
 }
 
 // Write puts the record into an agent's directory. The caller holds the directory's lock.
@@ -55,6 +57,10 @@ func ReadRecord(dir string) (Record, error) {
 	}
 	return r, nil
 }
+
+// Moved reports whether the agent's directory is now elsewhere. An agent whose directory was moved cannot
+// write its files; one that is started at the new place finds all sandboxes again.
+func (r Record) Moved(dir string) bool { return r.Dir != "" && r.Dir != dir }
 
 // Alive reports whether the recorded process still runs.
 func (r Record) Alive() bool {

@@ -265,7 +265,8 @@ func (p *Provider) StartAgent(ctx context.Context, id muster.InstanceID) error {
 		return p.start(i, i.BootDelay, false)
 	}
 	// An instance that is found again after its node was taken for gone belongs to another node: its agent has to learn that.
-	if err == nil && r.Alive() && r.Node == i.Tags.Node && p.sameBuild(r) && p.answers(ctx, i) {
+	// So has one whose directory was moved with the server's data directory.
+	if err == nil && r.Alive() && !r.Moved(i.dir) && r.Node == i.Tags.Node && p.sameBuild(r) && p.answers(ctx, i) {
 		return nil
 	}
 	on, err := p.powered(ctx, i)

@@ -341,6 +341,38 @@ func TestAgentOfAnotherBuildIsReplaced(t *testing.T) {
 	runtimetest.Outlived(t, before, members(t, p, i.ID))
 }
 
+// A data directory that was moved while agents run in it: they are replaced at the new place, and what runs goes on.
+func TestAgentOfAMovedDirectoryIsReplaced(t *testing.T) {
+	h, p := newHost(t)
+	i := create(t, p, intent(1, "small"))
+	c := ready(t, p, i.ID)
+	gate := filepath.Join(t.TempDir(), "gate")
+	runs(t, c, "u-0-1", "until [ -e "+gate+" ]; do sleep 0.02; done; echo moved")
+	old := record(t, p, i.ID)
+	moved := filepath.Join(t.TempDir(), "moved")
+	if err := os.Rename(h.dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	h.dir = moved
+	p = h.open("me")
+	if err := p.StartAgent(t.Context(), i.ID); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "another agent has taken over", func() bool { return record(t, p, i.ID).Boot != old.Boot && !old.Alive() })
+	c = ready(t, p, i.ID)
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := until(t, c, "u-0-1", muster.AllocEnded); got.ExitCode != 0 || string(got.Stdout.Inline) != "moved\n" {
+		t.Errorf("%+v", got)
+	}
+	// It is the right agent now.
+	pid := record(t, p, i.ID).Pid
+	if err := p.StartAgent(t.Context(), i.ID); err != nil || record(t, p, i.ID).Pid != pid {
+		t.Errorf("an agent that answers was replaced: %v", err)
+	}
+}
+
 // An instance that is adopted again becomes that of another node, and so does its agent.
 func TestAgentOfAFormerNodeIsReplaced(t *testing.T) {
 	_, p := newHost(t)
