@@ -136,7 +136,7 @@ var rules = []rule{
 	{place: "cmd/muster/internal/operators", may: []string{".", "api", "client", "cmd/muster/internal/term", "cmd/muster/internal/cli"}, third: []string{"github.com/spf13/cobra"}},
 	{place: "cmd/muster/internal/serve", may: []string{".", "api", "client", "internal/blob", "internal/config", "internal/server", "internal/raftlog", "internal/specfile", "internal/locate", "internal/version", "cmd/muster/internal/term", "cmd/muster/internal/cli"},
 		third: []string{"github.com/spf13/cobra", "golang.org/x/sys"}},
-	{place: "cmd/muster", may: []string{"cmd/muster/internal/...", "internal/blob", "internal/blob/buckets", "internal/version"}, third: []string{"github.com/spf13/cobra"}},
+	{place: "cmd/muster", may: []string{".", "api", "client", "cmd/muster/internal/...", "internal/locate", "internal/blob", "internal/blob/buckets", "internal/version"}, third: []string{"github.com/spf13/cobra"}},
 	{place: "internal/version"},
 	{place: "internal/notice"},
 	{place: "internal/programtest"},

@@ -47,6 +47,7 @@ func assemble(a *cli.App) *cobra.Command {
 		root.AddCommand(c)
 	}
 	root.AddCommand(versionCommand(a), manCommand(a))
+	addCompletion(a, root)
 	answerOtherVerbs(root)
 	root.AddCommand(otherWordCommands()...)
 	return root

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -31,7 +32,7 @@ func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
 		}
 		cfg.DataDir, cfg.Listen, cfg.NoAuth, cfg.Log.Level = a.Given.Environment(os.Getenv).DataDir, listen, noAuth, level
 		o := server.Options{Version: version.String(), NodeBinary: node, OpenBucket: open, Ready: func(address string) {
-			fmt.Fprintf(a.Stderr, "muster: ready at http://%s; in another terminal: muster run -- echo hello\n", address)
+			fmt.Fprintf(a.Stderr, "muster: ready at http://%s; in another terminal: %s run -- echo hello\n", address, typed())
 			if all, err := locate.ReadContexts(); err == nil && all.Current != "" {
 				fmt.Fprintf(a.Stderr, "muster: the current context is %s, so this server is used with `muster --context %s …`, or after `muster context use %s`\n", all.Current, locate.LastStarted, locate.LastStarted)
 			}
@@ -83,6 +84,14 @@ func offHere(cfg *api.ServerConfig) (lines []string) {
 		lines = append(lines, "limits of memory and processes are not enforced: cgroups need root")
 	}
 	return lines
+}
+
+// typed is how the user wrote this program's name: a build directory is seldom in PATH.
+func typed() string {
+	if strings.Contains(os.Args[0], "/") && !strings.HasSuffix(os.Args[0], ".test") {
+		return os.Args[0]
+	}
+	return "muster"
 }
 
 // devConfig is the configuration of a server whose nodes are made of this host. Its offerings are
