@@ -29,10 +29,9 @@ type habit struct {
 
 // habits are all of them.
 func habits() []habit {
-	const live = "a job has no stdin and no terminal; submit it with `muster run --detach …`, then `muster exec -it JOB -- sh`"
+	const live = "a job has no terminal; submit it with `muster run --detach …`, then `muster exec -it JOB -- sh`"
 	const devices = "say how many GPUs each member needs with --gpus; a job file can ask for a model, a part or another kind of device"
 	return []habit{
-		{"interactive", "i", false, live},
 		{"tty", "t", false, live},
 		{"volume", "v", true, "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH"},
 		{"mount", "", true, "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH"},

@@ -69,7 +69,7 @@ func TestRunExclusive(t *testing.T) {
 func TestRunHabits(t *testing.T) {
 	s := newServer(t)
 	for args, want := range map[string]string{
-		"run -it --image python:3.13 python3": "muster: -i is not for `muster run`: a job has no stdin and no terminal; .*muster exec -it JOB -- sh`\n",
+		"run -it --image python:3.13 python3": "muster: -t is not for `muster run`: a job has no terminal; .*muster exec -it JOB -- sh`\n",
 		"run -t x":                            "muster: -t is not for `muster run`: .*\n",
 		"run -v /a:/b --image x":              "muster: -v is not for `muster run`: a sandbox sees no directory of its node; .*\n",
 		"run -p 80:80 --image x":              "muster: -p is not for `muster run`: .*`muster port JOB LOCAL:PORT`.*\n",

@@ -39,6 +39,7 @@ has its index in MUSTER_INDEX.
   muster run --count 8 --cpu 0.5 --memory 64MiB -- sh -c 'echo member $MUSTER_INDEX'
   muster run --input data.csv:data.csv --output result.txt -- sh -c 'sort data.csv > result.txt'
   muster run --file job.yaml --count 2
+  sort words.txt | muster run -i -- uniq -c
 
 With one member, its stdout and stderr are printed as they are; with several, lines are prefixed with the member's index. Status messages go to stderr and begin with "muster:".
 
@@ -55,6 +56,7 @@ Muster's own errors as with all commands: 1, 2, 3, 4, with a line on stderr.`),
 	r.spec.flags(c)
 	c.Flags().BoolVarP(&r.detach, "detach", "d", false, "submit the job, print its name, and exit")
 	c.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "print only the output of members, and errors")
+	c.Flags().BoolVarP(&r.stdin, "stdin", "i", false, "read stdin to its end, and give it to each member as its stdin; the command is started by sh")
 	cli.DurationVar(c.Flags(), &r.patience, "patience", cli.FollowPatience, "how long to wait for a server that does not answer")
 	c.RunE = func(cmd *cobra.Command, args []string) error { return r.run(cmd.Context(), cmd, args) }
 	return c
@@ -67,6 +69,8 @@ type runner struct {
 	// detach submits the job and leaves; quiet says nothing but errors.
 	detach bool
 	quiet  bool
+	// stdin gives members what stdin has.
+	stdin bool
 	// patience is how long a server that has gone away is waited for.
 	patience time.Duration
 }
@@ -78,6 +82,13 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 	s, folder, err := r.spec.submission(cmd, args, r.app.Stdin)
 	if err != nil {
 		return err
+	}
+	if r.stdin {
+		remove, err := giveStdin(&s.Spec, r.app.Stdin)
+		if err != nil {
+			return err
+		}
+		defer remove()
 	}
 	cl, err := r.app.Connect()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -314,6 +315,26 @@ func TestRunThousandsOfMembers(t *testing.T) {
 	r := s.Muster(nil, "run", "--count", fmt.Sprint(n), "--", "true")
 	if r.Code != 0 || strings.Count(r.Stdout, "\n") != n/100 {
 		t.Errorf("exit code %d, %d lines, %s", r.Code, strings.Count(r.Stdout, "\n"), r.Stderr)
+	}
+}
+
+// What stdin has becomes an input, and the stdin of the command.
+func TestRunStdin(t *testing.T) {
+	s := newServer(t)
+	s.OnSubmit = func(s *clitest.Server) { s.EndJob("succeeded", "") }
+	s.MusterWithInput(strings.NewReader("b\na\n"), nil, "run", "-q", "-i", "--", "sort", "-r").Check(t, 0, "", "")
+	spec := s.Submitted[0].Spec
+	if len(spec.Inputs) != 1 || string(s.Uploads[spec.Inputs[0].Digest]) != "b\na\n" ||
+		!slices.Equal(spec.Command, []string{"sh", "-c", `exec "$@" < .muster-stdin`, "sh", "sort", "-r"}) {
+		t.Errorf("%+v", spec)
+	}
+	for args, want := range map[string]string{
+		"-i --image x":         "-i needs a command",
+		"-i --workdir /x sort": "leave --workdir out",
+	} {
+		if r := s.Muster(nil, append([]string{"run"}, strings.Fields(args)...)...); r.Code != 2 || !strings.Contains(r.Stderr, want) {
+			t.Errorf("%s: exit code %d, %q", args, r.Code, r.Stderr)
+		}
 	}
 }
 
