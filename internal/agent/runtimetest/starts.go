@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
@@ -18,6 +19,8 @@ func startCases() []testCase {
 		{"start/path not found", pathNotFound},
 		{"start/not executable", notExecutable},
 		{"start/interpreter missing", noInterpreter},
+		{"start/written meanwhile", writtenMeanwhile},
+		{"start/written for ever", writtenForEver},
 		{"start/work directory missing", noWorkdir},
 		{"start/empty command", emptyCommand},
 		{"start/command line too long", tooLong},
@@ -78,6 +81,33 @@ func noInterpreter(r *rig) {
 	c := r.config(program{argv: []string{"./script"}})
 	r.script(c, "script", "#!/no/such/interpreter\n", 0o700)
 	r.refuse(c, muster.FailureUser, muster.ReasonNotExecutable, "script", "interpreter")
+}
+
+// writtenMeanwhile: a program that somebody has open for writing for a moment is waited for.
+func writtenMeanwhile(r *rig) {
+	c := r.config(program{argv: []string{"./script"}})
+	f := r.openScript(c)
+	time.AfterFunc(20*time.Millisecond, func() { _ = f.Close() })
+	if s := r.start(c); r.wait(s).Failure != nil || r.output(s, "stdout") != "written\n" {
+		r.Errorf("%v, %q", s.Result().Failure, r.output(s, "stdout"))
+	}
+}
+
+func writtenForEver(r *rig) {
+	c := r.config(program{argv: []string{"./script"}})
+	defer func(f *os.File) { _ = f.Close() }(r.openScript(c))
+	r.refuse(c, muster.FailureUser, muster.ReasonNotExecutable, "script", "somebody is writing to it")
+}
+
+// openScript makes a script and opens it for writing.
+func (r *rig) openScript(c contract.SandboxConfig) *os.File {
+	r.Helper()
+	r.script(c, "script", "#!/bin/sh\necho written\n", 0o700)
+	f, err := os.OpenFile(filepath.Join(c.Work, "script"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return f
 }
 
 func noWorkdir(r *rig) {

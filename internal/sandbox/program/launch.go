@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/musterhq/muster/internal/sandbox/account"
 	"github.com/musterhq/muster/internal/sandbox/system"
@@ -45,6 +46,9 @@ type Launcher struct {
 	// Capabilities are those that a program of a container gets at most.
 	Capabilities uint64
 }
+
+// busyFor is how long a program that somebody writes to is tried again.
+const busyFor = 500 * time.Millisecond
 
 // Launch starts a program in a session of its own. The caller must close its pidfd, and reap it.
 //
@@ -89,6 +93,12 @@ func (l Launcher) Launch(p *Program) (pid, pidfd int, failed *initwire.Failed) {
 	usualTimerSlack()
 	attr.Env = p.Env
 	pid, err := syscall.ForkExec(path, p.Command, attr)
+	// Whoever wrote the program may have forked meanwhile: until its exec, such a child holds the file
+	// open for writing too, and the kernel starts no program that somebody writes to.
+	for pause := time.Millisecond; err == syscall.ETXTBSY && pause < busyFor; pause *= 2 {
+		time.Sleep(pause)
+		pid, err = syscall.ForkExec(path, p.Command, attr)
+	}
 	if err != nil {
 		return 0, -1, explain(p, path, err)
 	}
