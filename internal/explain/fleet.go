@@ -230,7 +230,7 @@ func (e *jobRecord) paced() {
 		return
 	}
 	// Members that are served before the job take released capacity first.
-	est := expect.Start(e.snap, e.shape, e.out.Ahead.Members, e.now)
+	est := expect.Start(e.snap, e.job.UID, e.shape, e.out.Ahead.Members, e.now)
 	if est.Start != 0 && est.Start <= e.now {
 		e.say("The running jobs have reached their usual duration: a member may start at any time.")
 		return

@@ -1,13 +1,9 @@
-// Package expect estimates when a member that waits for room may start, from how
-// long the jobs that hold the room have taken before.
-//
-// It is a guess for people and must never be what anything is decided by. It looks at nodes that are there; what the
-// fleet may launch is another's to know. The API asks it for explain.
 package expect
 
 import (
 	"cmp"
 	"container/heap"
+	"maps"
 	"slices"
 
 	"github.com/musterhq/muster"
@@ -24,23 +20,35 @@ type Estimate struct {
 	Start muster.Time
 	// Ends is how many allocations must have ended by then; Ahead how many members are served before.
 	Ends, Ahead int
-	// Unknown is how many allocations there hold room of which nothing is known.
+	// Unknown counts allocations whose end cannot be estimated.
 	Unknown int
 }
 
-// Start estimates when a node that is there has room for one more member of the
-// shape, when so many others with the same needs are served before. An allocation ends when its job's
-// pace says so; one that has run for longer already, as much later again as it is overdue.
-func Start(snap *state.Snapshot, shape *fit.Shape, ahead int, now muster.Time) Estimate {
+// place is what is free on one node, and what keeps a member of the job from it.
+type place struct {
+	node *state.Node
+	free fit.Space
+	// members is how many live members of the job are there. It counts only for a job on distinct hosts.
+	members int
+}
+
+// Start estimates when an existing node has capacity for one more member of a job, when so many
+// other members with the same needs are served before. An allocation is expected to end when its
+// job's pace says so; one that is overdue by d is expected to end d from now.
+func Start(snap *state.Snapshot, job muster.JobUID, shape *fit.Shape, ahead int, now muster.Time) Estimate {
 	out := Estimate{Ahead: ahead}
-	nodes := map[muster.NodeID]muster.Resources{}
+	places := map[muster.NodeID]*place{}
 	var ends queue
 	snap.LiveNodes(func(n *state.Node) bool {
 		if o := fit.Check(shape, n, fit.Room(n), nil); o.Kind != fit.None && o.Kind != fit.Short {
 			return true
 		}
-		nodes[n.ID] = fit.Room(n)
+		p := &place{node: n, free: fit.SpaceOf(n)}
+		places[n.ID] = p
 		snap.NodeAllocs(n.ID, func(a *state.Alloc) bool {
+			if a.UID == job {
+				p.members++
+			}
 			if at := endOf(snap, a, now); at != 0 {
 				ends = append(ends, end{at, a})
 			} else {
@@ -51,21 +59,19 @@ func Start(snap *state.Snapshot, shape *fit.Shape, ahead int, now muster.Time) E
 		return len(ends) < most
 	})
 	heap.Init(&ends)
-	// Who is served before takes the room that is there first.
+	// Members that are served before are those of other jobs: what this job has on a node does not
+	// keep them from it.
+	others := *shape
+	others.Distinct = false
 	served := 0
-	serve := func(id muster.NodeID) bool {
-		k := shape.Ask.Times(nodes[id], ahead+1-served)
-		nodes[id] = nodes[id].Sub(shape.Ask.By(k))
+	serve := func(p *place) bool {
+		k := others.Times(p.free, p.node.Devices(), ahead-served)
+		p.free = others.Take(p.free, -1, p.node.Devices(), k)
 		served += k
-		return served > ahead
+		return served == ahead && (!shape.Distinct || p.members == 0) && shape.Times(p.free, p.node.Devices(), 1) == 1
 	}
-	ids := make([]muster.NodeID, 0, len(nodes))
-	for id := range nodes {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	for _, id := range ids {
-		if serve(id) {
+	for _, id := range slices.Sorted(maps.Keys(places)) {
+		if serve(places[id]) {
 			out.Start = now
 			return out
 		}
@@ -73,8 +79,13 @@ func Start(snap *state.Snapshot, shape *fit.Shape, ahead int, now muster.Time) E
 	for len(ends) > 0 {
 		e := heap.Pop(&ends).(end)
 		out.Ends++
-		nodes[e.alloc.Node] = nodes[e.alloc.Node].Add(e.alloc.Run.Ask)
-		if serve(e.alloc.Node) {
+		p := places[e.alloc.Node]
+		p.free.Resources = p.free.Add(e.alloc.Run.Ask)
+		p.free.Taken = p.free.Taken.Release(e.alloc.Run.Names, e.alloc.Grant)
+		if e.alloc.UID == job {
+			p.members--
+		}
+		if serve(p) {
 			out.Start = max(e.at, now)
 			return out
 		}
