@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -31,15 +32,18 @@ const (
 	maxAnswer = 16 << 20
 )
 
-// Client speaks to one agent. All methods may be called at once. Every call
-// has a deadline, except that a followed output may be silent for as long as its command is.
+// Client speaks to one agent. All methods may be called at once. Every call has a deadline or a
+// longest silence, except a followed output: that may be silent for as long as its command is.
 //
-// Errors: *Refusal when the agent will not obey; else a *muster.Fault:
-// FaultUnavailable when the agent could not be reached or answered too late,
-// FaultNotFound, FaultInvalid, FaultConflict, FaultTooOld (it has ended) and FaultInternal for what it answered.
+// Errors: *Refusal when the agent will not obey; else a *muster.Fault: FaultUnavailable when the
+// agent could not be reached or answered too late, and for what it answered FaultNotFound,
+// FaultInvalid, FaultConflict (not started), FaultTooOld (ended), FaultDiskLow (its disk is full)
+// and FaultInternal.
 type Client struct {
 	dial func(ctx context.Context) (net.Conn, error)
-	http *http.Client
+	// protocol is the one that the agent said last that it speaks; 0: it has not said.
+	protocol atomic.Int64
+	http     *http.Client
 	// slow is for calls whose answer begins when something has ended that takes its time; they have limits of their own.
 	slow   *http.Client
 	spares spares
@@ -71,10 +75,21 @@ func (c *Client) Close() {
 func (c *Client) Hello(ctx context.Context) (Hello, error) {
 	var h Hello
 	err := c.exchange(ctx, helloTimeout, http.MethodGet, "/v1/agent", nil, &h)
+	if err == nil {
+		c.protocol.Store(int64(h.Protocol))
+	}
 	return h, err
 }
 
-// SendDesired sends a set. A *Refusal means that nothing of it was done.
+// spoken is the protocol that both sides know; theirs is 0 if the agent has not said.
+func spoken(ours, theirs int64) int64 {
+	if theirs <= 0 {
+		return ours
+	}
+	return min(ours, theirs)
+}
+
+// SendDesired sends a set, in the protocol of the last Hello if that is lower than this build's. A *Refusal means that nothing of it was done.
 func (c *Client) SendDesired(ctx context.Context, d Desired) (DesiredAnswer, error) {
 	var a DesiredAnswer
 	err := c.exchange(ctx, desiredTimeout, http.MethodPut, "/v1/desired", d, &a)
@@ -236,7 +251,7 @@ func (c *Client) exchange(ctx context.Context, limit time.Duration, method, path
 	if err != nil {
 		return muster.Faultf(muster.FaultInvalid, "agent: %s: %v", path, err)
 	}
-	req.Header.Set(HeaderProtocol, strconv.Itoa(Protocol))
+	req.Header.Set(HeaderProtocol, strconv.FormatInt(spoken(Protocol, c.protocol.Load()), 10))
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -355,7 +370,7 @@ func unreached(what string, err error) error {
 	return &muster.Fault{Kind: muster.FaultUnavailable, Message: "agent: " + what, Err: err}
 }
 
-// succeeded reports whether an answer is one to the request. 101 is not: nothing ends a read of its body, no context either.
+// succeeded reports a 2xx. 101 is none: neither EOF nor a context ends a read of its body.
 func succeeded(resp *http.Response) bool { return resp.StatusCode >= 200 && resp.StatusCode < 300 }
 
 // refused reads an error answer.

@@ -38,6 +38,28 @@ func TestFencesAreOrdered(t *testing.T) {
 	}
 }
 
+// An agent obeys its own protocol and the one before, so a newer server must speak the agent's.
+func TestProtocolIsTheLowerOne(t *testing.T) {
+	for _, x := range []struct{ ours, theirs, want int64 }{{2, 1, 1}, {1, 2, 1}, {2, 2, 2}, {2, 0, 2}} {
+		if got := spoken(x.ours, x.theirs); got != x.want {
+			t.Errorf("server %d, agent %d: %d", x.ours, x.theirs, got)
+		}
+	}
+	var sent string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			sent = r.Header.Get(HeaderProtocol)
+		}
+		_, _ = io.WriteString(w, `{"protocol": 7}`)
+	})
+	if h, err := c.Hello(t.Context()); err != nil || h.Protocol != 7 {
+		t.Fatal(h, err)
+	}
+	if _, err := c.SendDesired(t.Context(), Desired{}); err != nil || sent != "1" || c.protocol.Load() != 7 {
+		t.Errorf("%v: sent %q", err, sent)
+	}
+}
+
 // serve answers on a socket whose path is longer than a socket address.
 func serve(t *testing.T, h http.HandlerFunc) *Client {
 	t.Helper()

@@ -36,7 +36,8 @@ func (c *Client) Images(ctx context.Context) (ImageList, error) {
 	return l, err
 }
 
-// PruneImages deletes what no sandbox uses; all: also what was used lately.
+// PruneImages deletes unused layers without an image and unused images without a reference; all:
+// everything that is unused.
 func (c *Client) PruneImages(ctx context.Context, all bool) (Pruned, error) {
 	path := "/v1/images/prune"
 	if all {

@@ -16,8 +16,8 @@ const (
 	spareFor = 20 * time.Second
 )
 
-// spares are connections to an agent on which nothing was asked yet: to make one takes a tenth of the way into a sandbox. There are
-// some only while tunnels come and go, and only to agents on this machine, since only there is it known for sure, without
+// spares are connections to an agent on which nothing was asked yet: dialling one costs a tenth of
+// the time to reach a sandbox. There are some only while tunnels come and go, and only to agents on this machine, since only there is it known for sure, without
 // asking, that the other side has not left.
 type spares struct {
 	mu     sync.Mutex

@@ -50,7 +50,7 @@ type Tunnel struct {
 // empty: whoever has the whole request already saves the way to the node and back.
 // Without an error it is not known what init makes of it; with one, it may have had it, unless the agent
 // refused. The connection ends with ctx. Faults: FaultNotFound (no such sandbox there),
-// FaultConflict (it has none that listens: not started, or ended), FaultUnavailable.
+// FaultConflict (not started), FaultTooOld (ended), FaultUnavailable.
 //
 // The request is made by hand. What package http does for it besides, dialling, writing and reading in goroutines
 // of their own, took as long as the agent and init together.

@@ -1,29 +1,3 @@
-// Package agent is the protocol between the server's link and the agent on a
-// node: plain HTTP with JSON over a unix socket, so that an operator can curl
-// the same socket. This package holds its types and a thin client.
-//
-// It must never decide anything. The link (server side) and internal/agent
-// (node side) use it. Neighbours speak Protocol N and N-1: fields are only
-// added, unknown ones are skipped.
-//
-//	GET  /v1/agent                              Hello
-//	PUT  /v1/desired                            Desired → DesiredAnswer
-//	GET  /v1/reports                            stream of Report, one JSON object a line
-//	GET  /v1/allocs/{id}/output/{stream}        bytes from ?offset=, ?follow=true goes on until the end
-//	GET  /v1/allocs/{id}/outputs/{n}            tar of the n-th stored output
-//	POST /v1/allocs/{id}/init                   with Upgrade: muster-init, a connection to the sandbox's init (package initwire)
-//	GET  /v1/allocs/{id}/stats                  Stats
-//	PUT  /v1/inputs/{digest}                    bytes of an input that a report asked for
-//	PUT  /v1/grants                             Grant: the right to pull an image that a report asked for
-//	GET  /v1/images                             ImageList
-//	POST /v1/images                             PullImage → stream of PullProgress, one JSON object a line
-//	POST /v1/images/prune                       Pruned; ?all=true also what was used lately
-//	POST /v1/probe                              Probe → ProbeAnswer
-//	POST /v1/release?cluster=ID                 an operator frees the agent from cluster ID
-//	POST /v1/step-down                          the agent exits and leaves its sandboxes to the next one
-//
-// A refusal to obey is 409 with a Refusal; any other error is its status with
-// a Problem. PUT /v1/desired carries the sender's Protocol in HeaderProtocol.
 package agent
 
 import (
@@ -40,8 +14,8 @@ const Protocol = 1
 
 // Headers of the protocol.
 const (
-	// HeaderProtocol is the Protocol of whoever sends a Desired. An agent obeys
-	// its own and the one before; a newer server lowers its own to the agent's.
+	// HeaderProtocol is the Protocol that a Desired is written in. An agent obeys its own and the
+	// one before. Client sends the lower one of its own and the agent's.
 	HeaderProtocol = "Muster-Protocol"
 	// HeaderOutputStart is the offset of the first byte of an output answer,
 	// present only if bytes between the offset asked for and it were dropped.
@@ -146,7 +120,7 @@ type DesiredAnswer struct {
 	Tick int64 `json:"tick,omitempty"`
 }
 
-// Problem is the JSON of an error answer that is not a Refusal.
+// Problem is the JSON of an error answer whose body has no code.
 type Problem struct {
 	Message string `json:"message"`
 }
