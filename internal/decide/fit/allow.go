@@ -18,7 +18,7 @@ type use struct {
 	limits *state.NamespaceLimits
 }
 
-// NewAllowance is what may still be had by a snapshot: nil if no namespace has limits.
+// NewAllowance is what may still be had according to a snapshot: nil if no namespace has limits.
 func NewAllowance(snap *state.Snapshot) *Allowance {
 	if snap.LimitCount() == 0 {
 		return nil

@@ -22,8 +22,8 @@ func OwnAttributes() [5]string {
 
 // Attributes under muster.MetaPrefix come from the configuration alone; state sees to it.
 
-// Attribute is one attribute of a node as constraints see it: what the server knows, else what
-// its agent says over what the operator says of its offering. An empty value of the server's is not set.
+// Attribute is one attribute of a node as constraints see it: what the server knows, else what the
+// operator says of its offering, else what its agent says. An empty value of the server's is not set.
 func Attribute(n *state.Node, name string) (value string, set bool) {
 	if v, known := served(n.Pool, &n.Offering, name); known {
 		return v, v != ""
@@ -32,8 +32,8 @@ func Attribute(n *state.Node, name string) (value string, set bool) {
 	return v, ok
 }
 
-// Served reports whether the server sets the attribute.
-func Served(name string) bool {
+// SetByServer reports whether the server sets the attribute.
+func SetByServer(name string) bool {
 	_, known := served("", &muster.Offering{}, name)
 	return known
 }

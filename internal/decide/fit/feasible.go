@@ -15,15 +15,16 @@ type Kind uint8
 const (
 	// None: nothing, the member fits.
 	None Kind = iota
-	// Closed: the node takes no new work; What is the dial that says so.
+	// Closed: the node takes no new work; What is which of its stage, health and intent says so.
 	Closed
 	// Filtered: the pool or a constraint of the job; What is the condition as users write it.
 	Filtered
 	// Avoided: the member failed there before.
 	Avoided
-	// Short: not enough room; What is the first dimension that lacks.
+	// Short: not enough is free; What is the first dimension that lacks.
 	Short
-	// Occupied: the job is on distinct hosts, and has a member there. Check does not know that; who does says it.
+	// Occupied: the job is on distinct hosts, and has a member there. Check never returns it; package
+	// place does, which knows the job's members.
 	Occupied
 )
 
@@ -57,7 +58,7 @@ func CheckSpace(s *Shape, n *state.Node, free Space, avoid []muster.NodeID) Obst
 	return Obstacle{}
 }
 
-// closed names the dial that keeps new work from the node, or "".
+// closed names which of stage, health and intent keeps new work from the node, or "".
 func closed(n *state.Node) string {
 	switch {
 	case n.Schedulable():
@@ -87,9 +88,10 @@ func Feasible(s *Shape, n *state.Node) string {
 	return ""
 }
 
-// makes tells whether nodes of a pool will meet a condition on what makes their containers, where the pool's
-// program says so. What a program says of its version is known only when a node has asked it.
-func makes(p *state.Pool, c *muster.Constraint) (met, known bool) {
+// runtimeMeets reports whether the nodes of a pool will meet a condition on their container
+// runtime, as far as the pool's configuration decides it. A condition on its version is known only
+// when a node has asked it.
+func runtimeMeets(p *state.Pool, c *muster.Constraint) (met, known bool) {
 	about := c.Attribute == muster.AttributeContainers || c.Attribute == muster.AttributeIsolation
 	switch {
 	case p.Runtime == "" || !about:
@@ -125,7 +127,7 @@ func OfferingFits(s *Shape, p *state.Pool, o *muster.Offering) (obstacle Obstacl
 	}
 	for i := range s.Constraints {
 		c := &s.Constraints[i]
-		if met, known := makes(p, c); known && !met {
+		if met, known := runtimeMeets(p, c); known && !met {
 			return Obstacle{Filtered, c.String()}, nil
 		} else if known {
 			continue

@@ -13,15 +13,15 @@ type Space struct {
 }
 
 // Room is the amounts that are free on a node: its capacity less what its allocations hold
-// until they have ended, and less what is reserved there for one job, which may be more than is free yet. One that
-// is stopping and still runs holds its room.
+// until they have ended, and less what is reserved there for one job, which may be more than is free
+// yet. An allocation that is stopping holds its room until it has ended.
 func Room(n *state.Node) muster.Resources { return n.Free().Sub(n.ReservedFor("")) }
 
 // SpaceOf is all that is free on a node.
 func SpaceOf(n *state.Node) Space { return Space{Room(n), n.Taken} }
 
 // Short names the first of what the shape asks for that lacks: a dimension, a
-// device or a port; or "". Whole cores lack only where cpu does.
+// device or a port; or "". Whole cores need no check: enough cpu means enough cores.
 func (s *Shape) Short(r Space, devices []muster.Device) string {
 	if dim := s.Ask.Short(r.Resources); dim != "" || !s.Names.Scarce() {
 		return dim
@@ -44,7 +44,7 @@ func (s *Shape) Times(r Space, devices []muster.Device, limit int) int {
 }
 
 // Take is the room that n members leave, who must fit; of cores and devices the
-// ones that Give names. With fewer than no cores none of those are named.
+// ones that Give names. If cores is negative, no cores are named.
 func (s *Shape) Take(r Space, cores int, devices []muster.Device, n int) Space {
 	r.Resources = r.Resources.Sub(s.Ask.By(n))
 	ask := s.Names

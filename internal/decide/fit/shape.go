@@ -35,8 +35,8 @@ type Spread struct {
 	Targets map[string]int
 }
 
-// OfJob reports whether where the next member goes hangs on where the job's others are.
-func (s *Shape) OfJob() bool { return s.Distinct || len(s.Spread) > 0 }
+// DependsOnSiblings reports whether where the next member goes depends on where the job has others.
+func (s *Shape) DependsOnSiblings() bool { return s.Distinct || len(s.Spread) > 0 }
 
 // ShapeOf is the shape of a job's members. Keep it for as long as it is needed instead of asking again.
 func ShapeOf(r *state.Run) *Shape {

@@ -331,7 +331,7 @@ func (x *explainer) name(c *class) string {
 	}
 	for i, name := range x.pass.view.names {
 		switch {
-		case fit.Served(name): // said already, but for the provider, which is the pool's
+		case fit.SetByServer(name): // said already, but for the provider, which is the pool's
 		case c.set[i]:
 			parts = append(parts, name+"="+c.values[i])
 		default:
