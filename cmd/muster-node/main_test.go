@@ -184,7 +184,7 @@ func (n *node) until(id muster.AllocID, status muster.AllocStatus) wire.AllocRep
 
 func (n *node) output(id muster.AllocID, stream string) string {
 	n.t.Helper()
-	r, err := n.client.Output(n.t.Context(), id, stream, 0, true)
+	r, err := n.client.Stream(n.t.Context(), id, stream, 0, true)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func TestStopOfWorkThatIgnoresTerm(t *testing.T) {
 	n.until("u-0-1", muster.AllocRunning)
 	n.eventually("it ignores TERM", func() bool {
 		// Through the agent: where init keeps output is its own affair.
-		r, err := n.client.Output(t.Context(), "u-0-1", "stdout", 0, false)
+		r, err := n.client.Stream(t.Context(), "u-0-1", "stdout", 0, false)
 		if err != nil {
 			return false
 		}
@@ -451,7 +451,7 @@ func TestOutputsOfRealCommand(t *testing.T) {
 	if got.Outcome != muster.OutcomeSucceeded || len(got.Outputs) != 1 {
 		t.Fatalf("%+v %+v", got, got.Failure)
 	}
-	body, err := n.client.Outputs(t.Context(), "u-0-1", 0)
+	body, err := n.client.CollectedOutput(t.Context(), "u-0-1", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ var ErrReplaced = errors.New("another agent takes over")
 // ImageWays are how a store of images gets from the server what it needs.
 type ImageWays struct {
 	// Grant asks for the right to pull a reference.
-	Grant func(ctx context.Context, ref string) (wire.Grant, error)
+	Grant func(ctx context.Context, ref string) (wire.PullGrant, error)
 	// Loaded waits for a blob of an image that was loaded on the server.
 	Loaded func(ctx context.Context, digest string) (io.ReadSeekCloser, error)
 }
@@ -92,9 +92,9 @@ type Config struct {
 type Agent struct {
 	cfg Config
 	log *slog.Logger
-	// boot names this run of the agent, so that the server can tell its reports from those of the
+	// run names this run of the agent, so that the server can tell its reports from those of the
 	// one before.
-	boot   string
+	run    string
 	node   *node
 	grants *grants
 	// sets holds one token: sets are obeyed one after the other.
@@ -134,7 +134,7 @@ func New(cfg Config) (*Agent, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.InputCache = cmp.Or(cfg.InputCache, defaultInputCache)
 	a := &Agent{
-		cfg: cfg, log: cfg.Logger, boot: rand.Text(), node: newNode(cfg), sets: make(chan struct{}, 1), stepDown: make(chan struct{}),
+		cfg: cfg, log: cfg.Logger, run: rand.Text(), node: newNode(cfg), sets: make(chan struct{}, 1), stepDown: make(chan struct{}),
 		allocs: map[muster.AllocID]*allocation{}, forgotten: newForgotten(maxForgotten),
 	}
 	a.grants = newGrants(a.node.reporter.needsAdded)
@@ -264,7 +264,7 @@ func (a *Agent) takeOver(ctx context.Context) (*journal.Lock, journal.Record, er
 	if err != nil {
 		return nil, before, err
 	}
-	if err := journal.NewRecord(a.cfg.Node, a.cfg.Version, a.boot, a.cfg.Dir).Write(a.cfg.Dir); err != nil {
+	if err := journal.NewRecord(a.cfg.Node, a.cfg.Version, a.run, a.cfg.Dir).Write(a.cfg.Dir); err != nil {
 		lock.Release()
 		return nil, before, err
 	}
@@ -330,7 +330,7 @@ func (a *Agent) hello() wire.Hello {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return wire.Hello{
-		Node: a.cfg.Node, Protocol: wire.Protocol, Version: a.cfg.Version, Boot: a.boot, Pid: os.Getpid(),
+		Node: a.cfg.Node, Protocol: wire.Protocol, Version: a.cfg.Version, Run: a.run, Pid: os.Getpid(),
 		Fence: a.fence, Capacity: a.cfg.Capacity, Attributes: a.node.attributes(),
 		Runtimes: names, Problems: a.node.problems, Allocs: len(a.allocs),
 	}

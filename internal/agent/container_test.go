@@ -28,7 +28,7 @@ func (containers) RunsImages() {}
 
 // shelf is a store with the images that it was given.
 type shelf struct {
-	grant func(ctx context.Context, ref string) (wire.Grant, error)
+	grant func(ctx context.Context, ref string) (wire.PullGrant, error)
 
 	mu       sync.Mutex
 	images   map[string]contract.ImageConfig
@@ -36,7 +36,7 @@ type shelf struct {
 	failures map[string]*muster.Failure
 	// pulling, if set, is waited for by each Open.
 	pulling chan struct{}
-	granted []wire.Grant
+	granted []wire.PullGrant
 	pulls   int // calls of Pull
 }
 
@@ -173,7 +173,7 @@ func containerRig(t *testing.T, rt *played, dir string, images *shelf, networks 
 				return
 			}
 			for _, ref := range report.NeedGrants {
-				r.put(t, wire.Grant{Ref: ref, Authorization: "Bearer " + ref})
+				r.put(t, wire.PullGrant{Ref: ref, Authorization: "Bearer " + ref})
 			}
 		}
 	})
@@ -182,7 +182,7 @@ func containerRig(t *testing.T, rt *played, dir string, images *shelf, networks 
 }
 
 // put hands over a grant as the server does.
-func (r *rig) put(t *testing.T, g wire.Grant) {
+func (r *rig) put(t *testing.T, g wire.PullGrant) {
 	t.Helper()
 	r.agent.grants.put(g)
 }
@@ -309,7 +309,7 @@ func TestStoppedWhilePulling(t *testing.T) {
 func TestGrantIsAskedForAgain(t *testing.T) {
 	added := 0
 	g := newGrants(func() { added++ })
-	answers := make(chan wire.Grant, 3)
+	answers := make(chan wire.PullGrant, 3)
 	for range 3 {
 		go func() {
 			got, err := g.get(t.Context(), "r")
@@ -333,7 +333,7 @@ func TestGrantIsAskedForAgain(t *testing.T) {
 	if needs := g.needs(); !slices.Equal(needs, []string{"r"}) {
 		t.Errorf("needs %v", needs)
 	}
-	g.put(wire.Grant{Ref: "r", Authorization: "one", Until: muster.At(time.Now().Add(time.Hour))})
+	g.put(wire.PullGrant{Ref: "r", Authorization: "one", Until: muster.At(time.Now().Add(time.Hour))})
 	for range 3 {
 		if got := <-answers; got.Authorization != "one" {
 			t.Errorf("%+v", got)
@@ -357,11 +357,11 @@ func TestGrantIsAskedForAgain(t *testing.T) {
 	for waiting() != 1 {
 		time.Sleep(time.Millisecond)
 	}
-	g.put(wire.Grant{Ref: "r", Authorization: "two"})
+	g.put(wire.PullGrant{Ref: "r", Authorization: "two"})
 	if got := <-answers; got.Authorization != "two" || got.Until == 0 || added != 3 {
 		t.Errorf("%+v, asked %d times", got, added)
 	}
-	g.put(wire.Grant{Ref: "r", Failure: contract.Failure(muster.FailureUser, muster.ReasonImageNotFound, "no")})
+	g.put(wire.PullGrant{Ref: "r", Failure: contract.Failure(muster.FailureUser, muster.ReasonImageNotFound, "no")})
 	if len(g.needs()) != 0 {
 		t.Errorf("needs %v", g.needs())
 	}
@@ -530,7 +530,7 @@ func dialContext(dir string) func(context.Context, string, string) (net.Conn, er
 func TestNewVersionAsksForItsTag(t *testing.T) {
 	s := newShelf()
 	s.images["a:latest"] = contract.ImageConfig{}
-	s.grant = func(context.Context, string) (wire.Grant, error) { return wire.Grant{}, nil }
+	s.grant = func(context.Context, string) (wire.PullGrant, error) { return wire.PullGrant{}, nil }
 	n := &node{images: s}
 	for i, c := range []struct {
 		job     muster.JobUID

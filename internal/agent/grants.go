@@ -33,7 +33,7 @@ type grants struct {
 type ask struct {
 	waiters  int
 	answered chan struct{} // closed with grant set
-	grant    wire.Grant
+	grant    wire.PullGrant
 }
 
 func newGrants(added func()) *grants {
@@ -41,7 +41,7 @@ func newGrants(added func()) *grants {
 }
 
 // get asks the server how ref is pulled, and waits for the answer. Its errors are *muster.Failure.
-func (g *grants) get(ctx context.Context, ref string) (wire.Grant, error) {
+func (g *grants) get(ctx context.Context, ref string) (wire.PullGrant, error) {
 	g.mu.Lock()
 	w, first := g.asked[ref], false
 	if w == nil {
@@ -65,17 +65,17 @@ func (g *grants) get(ctx context.Context, ref string) (wire.Grant, error) {
 		delete(g.asked, ref)
 	}
 	if !wait.Closed(w.answered) {
-		return wire.Grant{}, contract.Failure(muster.FailureOutside, muster.ReasonImage, "image %s: the server has not said within %s how it is pulled", ref, grantTimeout)
+		return wire.PullGrant{}, contract.Failure(muster.FailureOutside, muster.ReasonImage, "image %s: the server has not said within %s how it is pulled", ref, grantTimeout)
 	}
 	if w.grant.Failure != nil {
 		f := *w.grant.Failure
-		return wire.Grant{}, &f
+		return wire.PullGrant{}, &f
 	}
 	return w.grant, nil
 }
 
 // put takes in the answer of the server. It does nothing if nobody waits for it.
-func (g *grants) put(grant wire.Grant) {
+func (g *grants) put(grant wire.PullGrant) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if grant.Failure == nil && grant.Until == 0 {

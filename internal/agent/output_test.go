@@ -20,7 +20,7 @@ func TestOutputIsReadWhileItIsWrittenAndAfter(t *testing.T) {
 	b := rt.box("u-0-1")
 	out := b.out[wire.Stdout]
 	out.write([]byte("hello "))
-	now, err := r.client.Output(t.Context(), "u-0-1", wire.Stdout, 0, false)
+	now, err := r.client.Stream(t.Context(), "u-0-1", wire.Stdout, 0, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func TestOutputIsReadWhileItIsWrittenAndAfter(t *testing.T) {
 		t.Errorf("%q %v, final %v", got, err, now.Final)
 	}
 	_ = now.Close()
-	follow, err := r.client.Output(t.Context(), "u-0-1", wire.Stdout, 2, true)
+	follow, err := r.client.Stream(t.Context(), "u-0-1", wire.Stdout, 2, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestOutputIsReadWhileItIsWrittenAndAfter(t *testing.T) {
 		return b.closed == 1
 	})
 	for _, followed := range []bool{false, true} {
-		after, err := r.client.Output(t.Context(), "u-0-1", wire.Stdout, 0, followed)
+		after, err := r.client.Stream(t.Context(), "u-0-1", wire.Stdout, 0, followed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestOutputThatWasDropped(t *testing.T) {
 	out := rt.box("u-0-1").out[wire.Stderr]
 	out.limit = 10
 	out.write([]byte("0123456789abcde"))
-	got, err := r.client.Output(t.Context(), "u-0-1", wire.Stderr, 2, false)
+	got, err := r.client.Stream(t.Context(), "u-0-1", wire.Stderr, 2, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestOutputThatWasDropped(t *testing.T) {
 		t.Errorf("%q from %d", b, got.Start)
 	}
 	// A follower that was too slow is cut off, and learns where it is when it comes again.
-	follow, err := r.client.Output(t.Context(), "u-0-1", wire.Stderr, 15, true)
+	follow, err := r.client.Stream(t.Context(), "u-0-1", wire.Stderr, 15, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestOutputOfWhatNeverRan(t *testing.T) {
 	r.until("u-1-1", muster.AllocStarting)
 	r.until("u-2-1", muster.AllocEnded)
 	for _, id := range []muster.AllocID{"u-0-1", "u-1-1", "u-2-1"} {
-		got, err := r.client.Output(t.Context(), id, wire.Stdout, 0, false)
+		got, err := r.client.Stream(t.Context(), id, wire.Stdout, 0, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestOutputOfWhatNeverRan(t *testing.T) {
 	// A follower waits for what has not started yet.
 	ended := make(chan error, 1)
 	go func() {
-		got, err := r.client.Output(t.Context(), "u-1-1", wire.Stdout, 0, true)
+		got, err := r.client.Stream(t.Context(), "u-1-1", wire.Stdout, 0, true)
 		if err == nil {
 			_, err = io.ReadAll(got)
 			_ = got.Close()
@@ -140,7 +140,7 @@ func TestOutputOfWhatNeverRan(t *testing.T) {
 		offset int64
 		want   muster.FaultKind
 	}{{"u-9-1", wire.Stdout, 0, muster.FaultNotFound}, {"u-0-1", "stdin", 0, muster.FaultNotFound}, {"u-0-1", wire.Stdout, -1, muster.FaultInvalid}} {
-		if _, err := r.client.Output(t.Context(), bad.id, bad.stream, bad.offset, false); muster.KindOf(err) != bad.want {
+		if _, err := r.client.Stream(t.Context(), bad.id, bad.stream, bad.offset, false); muster.KindOf(err) != bad.want {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
@@ -152,7 +152,7 @@ func TestSlowReaderHoldsNothingUp(t *testing.T) {
 	r.must(set(run("u-0-1", "hold")))
 	r.until("u-0-1", muster.AllocRunning)
 	rt.box("u-0-1").out[wire.Stdout].write(bytes.Repeat([]byte("x"), 8<<20))
-	slow, err := r.client.Output(t.Context(), "u-0-1", wire.Stdout, 0, true)
+	slow, err := r.client.Stream(t.Context(), "u-0-1", wire.Stdout, 0, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestSlowReaderHoldsNothingUp(t *testing.T) {
 	r.must(set(run("u-1-1", "exit", "0")))
 	r.until("u-0-1", muster.AllocEnded)
 	r.until("u-1-1", muster.AllocEnded)
-	fast, err := r.client.Output(t.Context(), "u-0-1", wire.Stdout, 0, true)
+	fast, err := r.client.Stream(t.Context(), "u-0-1", wire.Stdout, 0, true)
 	if err != nil {
 		t.Fatal(err)
 	}

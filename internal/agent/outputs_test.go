@@ -25,7 +25,7 @@ func withOutputs(al wire.DesiredAlloc, outputs ...wire.Output) wire.DesiredAlloc
 // untar reads a collected output: name → content, "-> target" of a link, "/" of a directory.
 func (r *rig) untar(id muster.AllocID, n int) (map[string]string, []string) {
 	r.t.Helper()
-	body, err := r.client.Outputs(r.t.Context(), id, n)
+	body, err := r.client.CollectedOutput(r.t.Context(), id, n)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestOutputsAreCollected(t *testing.T) {
 		t.Errorf("%v", order)
 	}
 	for _, n := range []int{2, -1} {
-		if _, err := r.client.Outputs(t.Context(), "u-0-1", n); muster.KindOf(err) != muster.FaultNotFound {
+		if _, err := r.client.CollectedOutput(t.Context(), "u-0-1", n); muster.KindOf(err) != muster.FaultNotFound {
 			t.Errorf("output %d: %v", n, err)
 		}
 	}

@@ -21,7 +21,7 @@ const (
 	// together; a change after a pause is sent at once.
 	reportPace = 4 * time.Millisecond
 	// beatEvery is a little less than the server expects, as a report takes time to arrive.
-	beatEvery = wire.HeartbeatEvery * 4 / 5 * time.Millisecond
+	beatEvery = wire.HeartbeatMillis * 4 / 5 * time.Millisecond
 	// measureWait is how long a heartbeat waits for new measurements.
 	measureWait = 500 * time.Millisecond
 	// writeTimeout ends a stream whose reader takes nothing.
@@ -93,7 +93,7 @@ func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wir
 		}
 	}
 	if news = news || len(allocs) > 0; news {
-		r.Boot, r.Seq, r.Whole = a.boot, a.seq.Add(1), whole
+		r.Run, r.Seq, r.Whole = a.run, a.seq.Add(1), whole
 	}
 	slices.SortFunc(allocs, func(x, y *wire.AllocReport) int { return cmp.Compare(x.ID, y.ID) })
 	return r, allocs, news

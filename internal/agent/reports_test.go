@@ -67,10 +67,10 @@ func TestHeartbeats(t *testing.T) {
 		seq, last := first.Seq, time.Now()
 		for i := range 4 {
 			b := <-reports
-			if b.Seq <= seq || b.Boot != first.Boot || b.Whole {
+			if b.Seq <= seq || b.Run != first.Run || b.Whole {
 				t.Errorf("%+v after %d", b, seq)
 			}
-			if gap := time.Since(last); gap > wire.HeartbeatEvery*time.Millisecond {
+			if gap := time.Since(last); gap > wire.HeartbeatMillis*time.Millisecond {
 				t.Errorf("silent for %v", gap)
 			}
 			if b.Used == nil || b.Used.CPUMicros != 6_000_000 || b.Used.Memory != 10*muster.MiB || b.FreeDisk == 0 {
@@ -207,7 +207,7 @@ func TestSilentAgentIsNoticed(t *testing.T) {
 func TestProtocol(t *testing.T) {
 	r := newRig(t, newPlayed(), "")
 	h, err := r.client.Hello(t.Context())
-	if err != nil || h.Node != "n1" || h.Protocol != wire.Protocol || h.Version != "v-test" || h.Boot == "" || h.Pid == 0 ||
+	if err != nil || h.Node != "n1" || h.Protocol != wire.Protocol || h.Version != "v-test" || h.Run == "" || h.Pid == 0 ||
 		h.Capacity.CPU != 2000 || len(h.Runtimes) != 1 || h.Fence != (wire.Fence{}) {
 		t.Errorf("%+v %v", h, err)
 	}

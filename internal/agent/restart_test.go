@@ -29,7 +29,7 @@ func TestRestartFindsWhatRuns(t *testing.T) {
 	rt.box("u-1-1").end(contract.Result{ExitCode: 0})
 
 	r = newRig(t, rt, r.dir)
-	if second, _ := r.client.Hello(t.Context()); second.Boot == first.Boot || second.Allocs != 3 {
+	if second, _ := r.client.Hello(t.Context()); second.Run == first.Run || second.Allocs != 3 {
 		t.Errorf("%+v then %+v", first, second)
 	}
 	whole := r.whole()

@@ -387,7 +387,7 @@ func newRig(t *testing.T, rt *played, dir string, change ...func(*Config)) *rig 
 		default:
 		}
 		h, err := r.client.Hello(t.Context())
-		return err == nil && h.Boot == r.agent.boot
+		return err == nil && h.Run == r.agent.run
 	})
 	return r
 }

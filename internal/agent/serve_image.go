@@ -20,7 +20,7 @@ const (
 
 // serveGrant takes in the answer of the server to an asked-for grant.
 func (a *Agent) serveGrant(w http.ResponseWriter, r *http.Request) {
-	var g wire.Grant
+	var g wire.PullGrant
 	if !readSmall(w, r, &g) {
 		return
 	}

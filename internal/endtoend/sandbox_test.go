@@ -152,7 +152,7 @@ func (l *lone) firstByte(mode muster.NetworkMode, command ...string) time.Durati
 		Template: api.Template{Command: command, Image: l.image, Network: string(mode)}, OutputLimit: 1 << 20,
 		Resources: muster.Resources{CPU: 1000, Memory: 16 * muster.MiB},
 	}}}})
-	out, err := l.cl.Output(l.b.Context(), id, wire.Stdout, 0, true)
+	out, err := l.cl.Stream(l.b.Context(), id, wire.Stdout, 0, true)
 	if err != nil {
 		l.b.Fatal(err)
 	}

@@ -122,7 +122,7 @@ func TestLyingNode(t *testing.T) {
 	}
 	one := func(r wire.Report) func(io.Writer, uint64) {
 		return func(w io.Writer, seq uint64) {
-			r.Boot, r.Seq, r.Whole = "b", seq, true
+			r.Run, r.Seq, r.Whole = "b", seq, true
 			_ = json.NewEncoder(w).Encode(r)
 		}
 	}

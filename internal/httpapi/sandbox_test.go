@@ -427,7 +427,7 @@ func TestStats(t *testing.T) {
 
 func TestImages(t *testing.T) {
 	in := prepareInside(t)
-	in.inits.images = wire.ImageList{Images: []wire.Image{{Ref: "a:b", Digest: "sha256:0", Size: 5, Layers: 2, InUse: 1, Used: 1e6}}, Used: 5, Limit: 10}
+	in.inits.images = wire.ImageList{Images: []wire.Image{{Ref: "a:b", Digest: "sha256:0", Size: 5, Layers: 2, InUse: 1, LastUsed: 1e6}}, UsedBytes: 5, Limit: 10}
 	l := get[api.ImageList](in.bench, "/v1/nodes/n1/images")
 	if len(l.Images) != 1 || l.Images[0].Ref != "a:b" || l.Images[0].Size != 5 || l.Images[0].InUse != 1 || l.Used != 5 || l.Limit != 10 {
 		t.Errorf("%+v", l)

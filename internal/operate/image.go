@@ -39,11 +39,11 @@ func (s *Images) List(ctx context.Context, node string) (*api.ImageList, error) 
 	if err != nil {
 		return nil, err
 	}
-	out := &api.ImageList{Images: []api.Image{}, Used: int64(list.Used), Limit: int64(list.Limit)}
+	out := &api.ImageList{Images: []api.Image{}, Used: int64(list.UsedBytes), Limit: int64(list.Limit)}
 	for i := range list.Images {
 		m := &list.Images[i]
 		out.Images = append(out.Images, api.Image{
-			Ref: m.Ref, Digest: m.Digest, Size: int64(m.Size), Layers: m.Layers, InUse: m.InUse, Used: m.Used.Std().UTC(),
+			Ref: m.Ref, Digest: m.Digest, Size: int64(m.Size), Layers: m.Layers, InUse: m.InUse, Used: m.LastUsed.Std().UTC(),
 		})
 	}
 	return out, nil

@@ -47,14 +47,14 @@ type known struct {
 
 // recent is a grant that was made.
 type recent struct {
-	wire.Grant
+	wire.PullGrant
 	made time.Time
 }
 
 // making is a grant on its way.
 type making struct {
 	done  chan struct{} // closed with the rest set
-	grant wire.Grant
+	grant wire.PullGrant
 	// off: its maker was called off, and the grant says nothing of the image.
 	off bool
 }
@@ -105,12 +105,12 @@ func newTransport() *http.Transport {
 
 // Grant is the right to pull one image, or with Failure set why there is none.
 // A grant is made once for all who ask at the same time, and given again while it lasts.
-func (r *Registries) Grant(ctx context.Context, ref string) wire.Grant {
+func (r *Registries) Grant(ctx context.Context, ref string) wire.PullGrant {
 	for {
 		r.mu.Lock()
 		if g, ok := r.recent[ref]; ok && time.Until(g.Until.Std()) > anew {
 			r.mu.Unlock()
-			return g.Grant
+			return g.PullGrant
 		}
 		m := r.making[ref]
 		if m == nil {
@@ -124,7 +124,7 @@ func (r *Registries) Grant(ctx context.Context, ref string) wire.Grant {
 		select {
 		case <-m.done:
 		case <-ctx.Done():
-			return wire.Grant{Ref: ref, Failure: outside("image %s: %v", ref, context.Cause(ctx))}
+			return wire.PullGrant{Ref: ref, Failure: outside("image %s: %v", ref, context.Cause(ctx))}
 		}
 		if !m.off {
 			return m.grant
@@ -139,7 +139,7 @@ func (r *Registries) finish(ctx context.Context, ref string, m *making) {
 	g, err := r.grant(bounded, ref)
 	g.Ref = ref
 	if err != nil {
-		g = wire.Grant{Ref: ref, Failure: failureOf(ref, err)}
+		g = wire.PullGrant{Ref: ref, Failure: failureOf(ref, err)}
 	}
 	m.grant, m.off = g, ctx.Err() != nil
 	r.mu.Lock()
@@ -151,7 +151,7 @@ func (r *Registries) finish(ctx context.Context, ref string, m *making) {
 	close(m.done)
 }
 
-func (r *Registries) rememberLocked(g wire.Grant) {
+func (r *Registries) rememberLocked(g wire.PullGrant) {
 	if len(r.recent) >= maxRecent {
 		now := time.Now()
 		for ref, old := range r.recent {
@@ -186,15 +186,15 @@ func (r *Registries) FullName(ref string) string {
 }
 
 // grant makes one. An error is a *muster.Failure, or of a registry or the way to it.
-func (r *Registries) grant(ctx context.Context, ref string) (wire.Grant, error) {
+func (r *Registries) grant(ctx context.Context, ref string) (wire.PullGrant, error) {
 	from, err := name.ParseReference(ref)
 	if err != nil {
 		// Not of a registry, or malformed: the node says which.
-		return wire.Grant{}, nil
+		return wire.PullGrant{}, nil
 	}
 	k := r.known[host(from)]
 	if k == nil {
-		return wire.Grant{}, nil
+		return wire.PullGrant{}, nil
 	}
 	if k.spec.Mirror != "" {
 		if g, ok := r.mirrored(ctx, k, from); ok {

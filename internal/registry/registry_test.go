@@ -163,7 +163,7 @@ func (s *stand) spec() api.RegistrySpec {
 }
 
 // none says that a grant is empty.
-func none(g wire.Grant, ref string) bool { return g == wire.Grant{Ref: ref} }
+func none(g wire.PullGrant, ref string) bool { return g == wire.PullGrant{Ref: ref} }
 
 func TestBearer(t *testing.T) {
 	s := newStand(t, "bearer")
@@ -294,7 +294,7 @@ func TestNothingToGrant(t *testing.T) {
 	}
 	// Without credentials the node asks by itself, for registries of the configuration and for all others; for
 	// those the server asks nobody, whatever address a user writes.
-	if g := r.Grant(t.Context(), bearer.host+"/a"); g != (wire.Grant{Ref: bearer.host + "/a", Insecure: true}) || bearer.pings.Load() != 0 {
+	if g := r.Grant(t.Context(), bearer.host+"/a"); g != (wire.PullGrant{Ref: bearer.host + "/a", Insecure: true}) || bearer.pings.Load() != 0 {
 		t.Errorf("%+v", g)
 	}
 	stranger := newStand(t, "bearer")
@@ -310,7 +310,7 @@ func TestNothingToGrant(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	s := newStand(t, "bearer")
-	check := func(g wire.Grant, class muster.FailureClass, reason muster.Reason, says string) {
+	check := func(g wire.PullGrant, class muster.FailureClass, reason muster.Reason, says string) {
 		t.Helper()
 		if g.Failure == nil || g.Failure.Class != class || g.Failure.Reason != reason || !strings.Contains(g.Failure.Message, says) ||
 			strings.Contains(g.Failure.Message, password) || g.Authorization != "" || !strings.Contains(g.Failure.Message, s.host) {
@@ -407,7 +407,7 @@ func TestOnce(t *testing.T) {
 	s.slow = make(chan struct{})
 	r := newRig(t, s.spec())
 	ctx, cancel := context.WithCancel(t.Context())
-	first := make(chan wire.Grant, 1)
+	first := make(chan wire.PullGrant, 1)
 	go func() { first <- r.Grant(ctx, s.host+"/a") }()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		r.mu.Lock()
@@ -421,7 +421,7 @@ func TestOnce(t *testing.T) {
 		}
 	}
 	var wg sync.WaitGroup
-	got := make([]wire.Grant, 10)
+	got := make([]wire.PullGrant, 10)
 	for i := range got {
 		wg.Go(func() { got[i] = r.Grant(t.Context(), s.host+"/a") })
 	}

@@ -26,8 +26,8 @@ const tokenUsual = 60 * time.Second
 
 // authorize asks a registry how it wants to be asked, and makes what the node is
 // to show there.
-func (r *Registries) authorize(ctx context.Context, k *known, ref name.Reference) (wire.Grant, error) {
-	g := wire.Grant{Insecure: k.spec.Insecure}
+func (r *Registries) authorize(ctx context.Context, k *known, ref name.Reference) (wire.PullGrant, error) {
+	g := wire.PullGrant{Insecure: k.spec.Insecure}
 	if k.spec.Username == "" {
 		return g, nil // the node asks for an anonymous token by itself
 	}
@@ -82,7 +82,7 @@ func (r *Registries) authorize(ctx context.Context, k *known, ref name.Reference
 
 // mirrored is the grant for a mirror that has the image; not ok if it has not, or
 // does not answer.
-func (r *Registries) mirrored(ctx context.Context, k *known, ref name.Reference) (wire.Grant, bool) {
+func (r *Registries) mirrored(ctx context.Context, k *known, ref name.Reference) (wire.PullGrant, bool) {
 	where := k.spec.Mirror + "/" + ref.Context().RepositoryStr()
 	if _, isTag := ref.(name.Tag); isTag {
 		where += ":" + ref.Identifier()
@@ -92,7 +92,7 @@ func (r *Registries) mirrored(ctx context.Context, k *known, ref name.Reference)
 	there, err := name.ParseReference(where)
 	if err != nil {
 		r.log.Warn("mirror not used", "registry", k.spec.Host, "mirror", k.spec.Mirror, "error", err)
-		return wire.Grant{}, false
+		return wire.PullGrant{}, false
 	}
 	m := r.known[host(there)]
 	if m == nil {
@@ -102,7 +102,7 @@ func (r *Registries) mirrored(ctx context.Context, k *known, ref name.Reference)
 	g, err := m.has(ctx, r, there)
 	if err != nil {
 		r.log.Info("mirror not used", "registry", k.spec.Host, "mirror", k.spec.Mirror, "image", ref.Name(), "error", m.explain(err))
-		return wire.Grant{}, false
+		return wire.PullGrant{}, false
 	}
 	g.Pull = where
 	return g, true
@@ -112,7 +112,7 @@ func (r *Registries) mirrored(ctx context.Context, k *known, ref name.Reference)
 const mirrorPatience = 5 * time.Second
 
 // has makes a grant for an image that is found to be there.
-func (k *known) has(ctx context.Context, r *Registries, ref name.Reference) (wire.Grant, error) {
+func (k *known) has(ctx context.Context, r *Registries, ref name.Reference) (wire.PullGrant, error) {
 	ctx, cancel := context.WithTimeout(ctx, mirrorPatience)
 	defer cancel()
 	g, err := r.authorize(ctx, k, ref)

@@ -289,7 +289,7 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 // A claim should not get a runner on a node that cannot be reached now.
 func (l *loops) reached(id muster.NodeID) bool {
 	u, ok := l.link.Usage(id)
-	return ok && l.clock.Now().Sub(u.Heard) < 2*wire.HeartbeatEvery*time.Millisecond
+	return ok && l.clock.Now().Sub(u.Heard) < 2*wire.HeartbeatMillis*time.Millisecond
 }
 
 // newID returns a random id: a prefix and 8 lower-case letters and digits.

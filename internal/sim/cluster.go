@@ -204,7 +204,7 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	}
 	ru, err := runners.New(runners.Config{State: c.Log, Proposer: c.actor("runners"), Clock: c.Log.Now, Draw: c.draw, Logger: log, Reached: func(id muster.NodeID) bool {
 		u, ok := l.Usage(id)
-		return ok && c.Log.Now().Sub(u.Heard) < 2*wire.HeartbeatEvery*time.Millisecond
+		return ok && c.Log.Now().Sub(u.Heard) < 2*wire.HeartbeatMillis*time.Millisecond
 	}})
 	if err != nil {
 		return nil, err

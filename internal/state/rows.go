@@ -264,7 +264,7 @@ type Node struct {
 	LiveAllocs int               `cbor:"16,keyasint"`
 	Attributes map[string]string `cbor:"17,keyasint,omitempty"`
 	Agent      string            `cbor:"18,keyasint,omitempty"` // its version
-	Boot       string            `cbor:"19,keyasint,omitempty"` // of its agent
+	Boot       string            `cbor:"19,keyasint,omitempty"` // the run of its agent, see agent.Hello.Run
 
 	Launched muster.Time `cbor:"20,keyasint"`
 	Joined   muster.Time `cbor:"21,keyasint,omitempty"`

@@ -50,7 +50,7 @@ func (a Agent) out(im *Image, err error) (*contract.Image, error) {
 // List tells what is here, a line for each reference.
 func (a Agent) List() wire.ImageList {
 	used, limit := a.Usage()
-	out := wire.ImageList{Used: muster.Bytes(used), Limit: muster.Bytes(limit)}
+	out := wire.ImageList{UsedBytes: muster.Bytes(used), Limit: muster.Bytes(limit)}
 	for _, i := range a.Store.List() {
 		refs := i.Refs
 		if len(refs) == 0 {
@@ -58,7 +58,7 @@ func (a Agent) List() wire.ImageList {
 		}
 		for _, ref := range refs {
 			out.Images = append(out.Images, wire.Image{
-				Ref: ref, Digest: i.Digest, Size: muster.Bytes(i.Bytes), Layers: i.Layers, InUse: i.InUse, Used: muster.At(i.Used),
+				Ref: ref, Digest: i.Digest, Size: muster.Bytes(i.Bytes), Layers: i.Layers, InUse: i.InUse, LastUsed: muster.At(i.Used),
 			})
 		}
 	}
@@ -72,7 +72,7 @@ func (a Agent) Prune(ctx context.Context, all bool) (muster.Bytes, error) {
 }
 
 // Granted is how an agent's way to ask for grants is a Store's.
-func Granted(ask func(ctx context.Context, ref string) (wire.Grant, error)) func(context.Context, string) (source.Grant, error) {
+func Granted(ask func(ctx context.Context, ref string) (wire.PullGrant, error)) func(context.Context, string) (source.Grant, error) {
 	return func(ctx context.Context, ref string) (source.Grant, error) {
 		g, err := ask(ctx, ref)
 		if err != nil {

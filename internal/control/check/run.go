@@ -147,7 +147,7 @@ func (c *check) output(ctx context.Context, client *wire.Client, r wire.AllocRep
 	text := s.Inline
 	if len(text) == 0 && s.Size > 0 {
 		from := max(s.Start, s.Size-outputInWords)
-		o, err := client.Output(ctx, r.ID, stream, from, false)
+		o, err := client.Stream(ctx, r.ID, stream, from, false)
 		if err != nil {
 			return fmt.Sprintf("(not read: %v)", err)
 		}

@@ -181,7 +181,7 @@ func TestReportsAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lying := func(c *linktest.Config) { c.LieReport = tt.lie }
 			if tt.refused != "" { // each contact has one report
-				report := wire.Report{Boot: "n1-boot1", Seq: 1, Whole: true}
+				report := wire.Report{Run: "n1-boot1", Seq: 1, Whole: true}
 				tt.lie(&report)
 				raw, err := json.Marshal(report)
 				if err != nil {

@@ -98,7 +98,7 @@ func (s *session) send(ctx context.Context) error {
 
 // beatEvery is how often an empty set is sent. It is shorter than what agents expect,
 // wire.SetEvery, to leave time for the way.
-const beatEvery = wire.SetEvery * 4 / 5 * time.Millisecond
+const beatEvery = wire.SetEveryMillis * 4 / 5 * time.Millisecond
 
 // beat sends an empty set. It shows the agent that it still has a server, and renews the lease.
 func (s *session) beat(ctx context.Context) error {

@@ -95,7 +95,7 @@ func (s *session) stillAnswers(ctx context.Context) bool {
 		switch {
 		case ctx.Err() != nil:
 			return false
-		case err == nil && hello.Boot == s.boot:
+		case err == nil && hello.Run == s.agentRun:
 			// The same boot: the machine has not been restarted in between.
 			return true
 		}

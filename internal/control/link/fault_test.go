@@ -201,7 +201,7 @@ func TestSilentStream(t *testing.T) {
 			t.Error("no usage")
 		}
 		time.Sleep(6 * time.Second)
-		if u, _ := r.link.Usage("n1"); time.Since(u.Heard.Std()) > wire.HeartbeatEvery*time.Millisecond || u.FreeDisk == 0 {
+		if u, _ := r.link.Usage("n1"); time.Since(u.Heard.Std()) > wire.HeartbeatMillis*time.Millisecond || u.FreeDisk == 0 {
 			t.Errorf("usage %+v", u)
 		}
 	})

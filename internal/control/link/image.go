@@ -19,7 +19,7 @@ import (
 type Granter interface {
 	// Grant returns the right to pull one image, or sets Failure if there is none. It may take as
 	// long as a registry takes. It may return the same answer again.
-	Grant(ctx context.Context, ref string) wire.Grant
+	Grant(ctx context.Context, ref string) wire.PullGrant
 	// Refused says that a node asks again although it was given this authorization. The registry
 	// may have refused it, so Grant must not return it again.
 	Refused(ref, authorization string)
@@ -122,7 +122,7 @@ func (s *session) grantOne(ctx context.Context, ref string) error {
 	}
 	if !s.n.mayPull(ref) {
 		s.n.log.Debug("right to pull an image refused: nothing on the node needs it", "image", ref)
-		return s.n.client.PutGrant(ctx, wire.Grant{Ref: ref, Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImage,
+		return s.n.client.PutGrant(ctx, wire.PullGrant{Ref: ref, Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImage,
 			Message: fmt.Sprintf("image %s: the server gives no right to pull it: no live allocation on node %s has it, and nobody has it pulled there", ref, s.n.id)}})
 	}
 	// The node asks again for what it got: its registry may not accept it any more.
@@ -186,7 +186,7 @@ func (n *nodeLink) pulls(ref string) (done func()) {
 
 // granted records what the node was given, to recognize it if the node asks again. The map is
 // bounded: a full one drops what has expired, and else takes nothing more.
-func (n *nodeLink) granted(g wire.Grant) {
+func (n *nodeLink) granted(g wire.PullGrant) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.grants, g.Ref)
@@ -195,7 +195,7 @@ func (n *nodeLink) granted(g wire.Grant) {
 	}
 	if len(n.grants) >= maxAsked {
 		now := n.l.cfg.Clock.Now()
-		maps.DeleteFunc(n.grants, func(_ string, old wire.Grant) bool { return old.Until < now })
+		maps.DeleteFunc(n.grants, func(_ string, old wire.PullGrant) bool { return old.Until < now })
 	}
 	if len(n.grants) < maxAsked {
 		n.grants[g.Ref] = g

@@ -18,7 +18,7 @@ func TestLeaseIsSent(t *testing.T) {
 		r.until("serving", time.Minute, serving("n1"))
 		time.Sleep(10 * time.Minute)
 		sets := n.Sets()
-		if most := 10*time.Minute/beatEvery + 3; len(sets) < int(10*time.Minute/(wire.SetEvery*time.Millisecond)) || len(sets) > int(most) {
+		if most := 10*time.Minute/beatEvery + 3; len(sets) < int(10*time.Minute/(wire.SetEveryMillis*time.Millisecond)) || len(sets) > int(most) {
 			t.Errorf("%d sets in ten minutes", len(sets))
 		}
 		for _, s := range sets {

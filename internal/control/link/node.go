@@ -99,7 +99,7 @@ type nodeLink struct {
 	// pulling counts the image pulls that operators asked for, by image. grants holds the pull
 	// credentials that the node was given last.
 	pulling map[string]int
-	grants  map[string]wire.Grant
+	grants  map[string]wire.PullGrant
 }
 
 func newNodeLink(l *Link, row *state.Node) *nodeLink {
@@ -111,7 +111,7 @@ func newNodeLink(l *Link, row *state.Node) *nodeLink {
 		box:    newMailbox(), judge: make(chan struct{}, 1), ended: make(chan struct{}), gone: make(chan struct{}),
 		contact: health.Contact{Began: l.cfg.Clock.Now()},
 		ships:   map[muster.AllocID]*ship{}, storing: map[muster.AllocID]time.Time{},
-		pulling: map[string]int{}, grants: map[string]wire.Grant{},
+		pulling: map[string]int{}, grants: map[string]wire.PullGrant{},
 	}
 	n.row.Store(row)
 	// An instance that this leadership launched runs this build already.
@@ -317,7 +317,7 @@ func (n *nodeLink) contactGone(err error) {
 	n.touch(func(c *health.Contact) {
 		wasUp = c.Up
 		// A stream that breaks was alive until now, unless it had fallen silent before.
-		if c.Up && now.Sub(c.Heard) < 2*wire.HeartbeatEvery*time.Millisecond {
+		if c.Up && now.Sub(c.Heard) < 2*wire.HeartbeatMillis*time.Millisecond {
 			c.Heard = now
 		}
 		c.Up, c.Refused, c.Unready = false, "", ""
@@ -436,7 +436,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 			return false, err
 		}
 	}
-	boot := hello.Boot
+	agentRun := hello.Run
 	program := ""
 	if n.l.cfg.OCIRuntime != nil {
 		program = n.l.cfg.OCIRuntime(n.row.Load().Pool)
@@ -457,7 +457,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 		return false, err
 	}
 	n.letGo(ctx)
-	s := newSession(n, boot)
+	s := newSession(n, agentRun)
 	err = s.run(ctx)
 	return s.heardOf(), err
 }
@@ -544,14 +544,14 @@ func (n *nodeLink) join(ctx context.Context, h wire.Hello) error {
 	maps.Copy(attributes, row.Offering.Attributes)
 	// The health of a node is not part of this: watch sets it after the first report.
 	known := (row.Stage == muster.NodeServing || row.Stage == muster.NodeDraining) &&
-		row.Capacity == h.Capacity && row.Agent == h.Version && row.Boot == h.Boot && maps.Equal(row.Attributes, attributes)
+		row.Capacity == h.Capacity && row.Agent == h.Version && row.Boot == h.Run && maps.Equal(row.Attributes, attributes)
 	if known {
 		return nil
 	}
 	if row.Joined == 0 {
 		n.log.Info("node joins", "agent", h.Version, "capacity", h.Capacity.String())
 	}
-	return n.propose(ctx, &state.NodeJoined{ID: n.id, Capacity: h.Capacity, Attributes: h.Attributes, Agent: h.Version, Boot: h.Boot})
+	return n.propose(ctx, &state.NodeJoined{ID: n.id, Capacity: h.Capacity, Attributes: h.Attributes, Agent: h.Version, Boot: h.Run})
 }
 
 // propose commits a fact. It retries errors that pass, such as no leader for a moment or a full

@@ -30,7 +30,7 @@ func (n *nodeLink) ask(ctx context.Context) (wire.ProbeAnswer, error) {
 		p.Command, p.TimeoutMillis = pool.Ready, int64(pool.ReadyTimeout)/1000
 	}
 	n.l.stats.probes.Add(1)
-	got, err := n.client.Ask(ctx, p)
+	got, err := n.client.Probe(ctx, p)
 	if err == nil {
 		now := n.l.cfg.Clock.Now()
 		n.touch(func(c *health.Contact) { c.Heard = now })

@@ -20,10 +20,10 @@ import (
 // with a new session, so nothing outdated is believed.
 type session struct {
 	n *nodeLink
-	// boot is the boot id of the agent that said hello. A report with another boot id comes from an
-	// agent that has taken over since.
-	boot string
-	g    *errgroup.Group
+	// agentRun is the run of the agent that said hello. A report of another run comes from an agent
+	// that has taken over since.
+	agentRun string
+	g        *errgroup.Group
 	// began is closed after the first report, which is a whole one. The sender waits for it.
 	began chan struct{}
 	// finished holds allocations that succeeded while their node was terminating. The value is true
@@ -81,9 +81,9 @@ type known struct {
 
 // newSession makes a session for an agent that has said hello. guardDue finds out whether exclusive
 // is true.
-func newSession(n *nodeLink, boot string) *session {
+func newSession(n *nodeLink, agentRun string) *session {
 	return &session{
-		n: n, boot: boot, exclusive: true, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
+		n: n, agentRun: agentRun, exclusive: true, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
 		known: map[muster.AllocID]*known{}, updates: map[muster.AllocID]state.AllocUpdate{},
 		storing: map[muster.AllocID]bool{}, pushing: map[string]bool{}, granting: map[string]bool{},
 		strays: map[muster.AllocID]bool{}, spared: map[muster.AllocID]bool{}, finished: map[muster.AllocID]bool{},
@@ -124,7 +124,7 @@ func (s *session) read(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if r.Boot != s.boot {
+		if r.Run != s.agentRun {
 			return errReplaced
 		}
 		if err := s.take(ctx, &r); err != nil {

@@ -157,7 +157,7 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 	var total int64
 	files := make([]state.OutputFile, 0, len(r.Outputs))
 	for i, o := range r.Outputs {
-		in, err := s.n.bulk.Outputs(ctx, r.ID, i)
+		in, err := s.n.bulk.CollectedOutput(ctx, r.ID, i)
 		if err != nil {
 			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
 		}
@@ -283,7 +283,7 @@ func (l *Link) OpenOutput(ctx context.Context, a *state.Alloc, stream string, of
 	if nl == nil {
 		return nil, 0, muster.Faultf(muster.FaultUnavailable, "node %s cannot be reached", a.Node)
 	}
-	r, err := nl.client.Output(ctx, a.ID, stream, offset, follow)
+	r, err := nl.client.Stream(ctx, a.ID, stream, offset, follow)
 	if err != nil {
 		return nil, 0, ofNode(a.Node, err)
 	}

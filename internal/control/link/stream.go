@@ -83,7 +83,7 @@ func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *sta
 	if s.backlog(sh.id, st) > bulkFrom {
 		client = s.n.bulk
 	}
-	r, err := client.Output(ctx, sh.id, st.name, st.end, false)
+	r, err := client.Stream(ctx, sh.id, st.name, st.end, false)
 	if err != nil {
 		return false, err
 	}

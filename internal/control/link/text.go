@@ -78,7 +78,7 @@ func withoutRefused(u state.AllocUpdate, why error) state.AllocUpdate {
 // cleanHello makes an agent's introduction fit for the log. It takes attributes in the order of
 // their keys, so that the same surplus ones are left out each time.
 func cleanHello(h wire.Hello) wire.Hello {
-	h.Version, h.Boot = muster.Truncate(h.Version, 4*maxWord), muster.Truncate(h.Boot, 4*maxWord)
+	h.Version, h.Run = muster.Truncate(h.Version, 4*maxWord), muster.Truncate(h.Run, 4*maxWord)
 	attributes := make(map[string]string, min(len(h.Attributes), maxAttributes))
 	for _, k := range slices.Sorted(maps.Keys(h.Attributes)) {
 		if len(attributes) == maxAttributes {

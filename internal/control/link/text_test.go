@@ -16,8 +16,8 @@ func TestWordsOfANodeAreFitForTheLog(t *testing.T) {
 	if f.Class != muster.FailureNode || len(f.Reason) > maxWord+3 || f.Message != "a?" || failureOf(nil) != nil {
 		t.Errorf("failure %+v", f)
 	}
-	h := cleanHello(wire.Hello{Attributes: map[string]string{"a\xff": "b\xff"}, Problems: []string{"c\xff"}, Boot: "d\xff"})
-	if h.Attributes["a?"] != "b?" || h.Problems[0] != "c?" || h.Boot != "d?" {
+	h := cleanHello(wire.Hello{Attributes: map[string]string{"a\xff": "b\xff"}, Problems: []string{"c\xff"}, Run: "d\xff"})
+	if h.Attributes["a?"] != "b?" || h.Problems[0] != "c?" || h.Run != "d?" {
 		t.Errorf("hello %+v", h)
 	}
 }

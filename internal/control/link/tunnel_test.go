@@ -173,7 +173,7 @@ func (g *slowGrants) Refused(ref, authorization string) {
 
 func (*slowGrants) FullName(ref string) string { return strings.TrimPrefix(ref, "hub/") }
 
-func (g *slowGrants) Grant(ctx context.Context, ref string) wire.Grant {
+func (g *slowGrants) Grant(ctx context.Context, ref string) wire.PullGrant {
 	g.mu.Lock()
 	g.asked[ref]++
 	g.now++
@@ -184,9 +184,9 @@ func (g *slowGrants) Grant(ctx context.Context, ref string) wire.Grant {
 	g.now--
 	g.mu.Unlock()
 	if strings.HasPrefix(ref, "bad") {
-		return wire.Grant{Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImageNotFound, Message: "no"}}
+		return wire.PullGrant{Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImageNotFound, Message: "no"}}
 	}
-	return wire.Grant{Authorization: "Bearer " + ref}
+	return wire.PullGrant{Authorization: "Bearer " + ref}
 }
 
 func TestGrants(t *testing.T) {
@@ -204,7 +204,7 @@ func TestGrants(t *testing.T) {
 		n.NeedGrants("a", "a", "", strings.Repeat("x", maxRef+1))
 		n.NeedGrants("bad")
 		time.Sleep(30 * time.Second)
-		given := map[string]wire.Grant{}
+		given := map[string]wire.PullGrant{}
 		for _, one := range n.Grants() {
 			given[one.Ref] = one
 		}
@@ -270,7 +270,7 @@ func TestGrantsOnlyForUse(t *testing.T) {
 		other.NeedGrants("secret")
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		given := map[string]wire.Grant{}
+		given := map[string]wire.PullGrant{}
 		for _, one := range n.Grants() {
 			given[one.Ref] = one
 		}

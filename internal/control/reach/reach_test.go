@@ -176,7 +176,7 @@ func TestAgentOverSSH(t *testing.T) {
 	}
 	// One that answers is left alone.
 	r.start()
-	if again := r.serving(); again.Boot != h.Boot {
+	if again := r.serving(); again.Run != h.Run {
 		t.Error("an agent that answered was replaced")
 	}
 	// A dead one is started again.
@@ -188,7 +188,7 @@ func TestAgentOverSSH(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start()
-	if again := r.serving(); again.Boot == h.Boot {
+	if again := r.serving(); again.Run == h.Run {
 		t.Error("it is the same")
 	}
 	// Bulk goes by a connection of its own.
@@ -228,11 +228,11 @@ func TestAgentOfAnotherBuild(t *testing.T) {
 	was := r.serving()
 	r.node.Joined = 1
 	r.open(built.next)
-	if now := r.serving(); now.Boot != was.Boot {
+	if now := r.serving(); now.Run != was.Run {
 		t.Error("a server that starts finds it as it was")
 	}
 	r.start()
-	if now := r.serving(); now.Boot == was.Boot || !strings.Contains(now.Version, "v-next") {
+	if now := r.serving(); now.Run == was.Run || !strings.Contains(now.Version, "v-next") {
 		t.Errorf("%s, then %s", was.Version, now.Version)
 	}
 	files, err := filepath.Glob(filepath.Join(r.cloud.access.Dir, "bin", "muster-node-*"))
@@ -517,7 +517,7 @@ func TestConnectionThatIsLost(t *testing.T) {
 	for {
 		h, err := r.hello()
 		if err == nil {
-			if h.Boot != was.Boot {
+			if h.Run != was.Run {
 				t.Error("another agent")
 			}
 			return

@@ -25,7 +25,7 @@ const (
 	headerTimeout  = 30 * time.Second
 	stallTimeout   = time.Minute
 	// silenceTimeout ends a report stream from which nothing came.
-	silenceTimeout = 3 * HeartbeatEvery * time.Millisecond
+	silenceTimeout = 3 * HeartbeatMillis * time.Millisecond
 	// maxReport bounds the JSON of one report in bytes, where the caller does not.
 	maxReport = 16 << 20
 	// maxAnswer bounds any other JSON answer.
@@ -191,10 +191,10 @@ type OutputReader struct {
 	Final bool
 }
 
-// Output reads a stream (Stdout or Stderr) of an allocation from offset. With
+// Stream reads a stream (Stdout or Stderr) of an allocation from offset. With
 // follow it goes on until the command has ended. An error other than io.EOF says that bytes are
 // missing: open again at the offset reached.
-func (c *Client) Output(ctx context.Context, id muster.AllocID, stream string, offset int64, follow bool) (*OutputReader, error) {
+func (c *Client) Stream(ctx context.Context, id muster.AllocID, stream string, offset int64, follow bool) (*OutputReader, error) {
 	path := "/v1/allocs/" + url.PathEscape(string(id)) + "/output/" + url.PathEscape(stream) + "?offset=" + strconv.FormatInt(offset, 10)
 	stall := stallTimeout
 	if follow {
@@ -215,8 +215,8 @@ func (c *Client) Output(ctx context.Context, id muster.AllocID, stream string, o
 	return r, nil
 }
 
-// Outputs reads the tar of the n-th collected output, counted from 0 as in AllocReport.Outputs.
-func (c *Client) Outputs(ctx context.Context, id muster.AllocID, n int) (io.ReadCloser, error) {
+// CollectedOutput reads the tar of the n-th collected output, counted from 0 as in AllocReport.Outputs.
+func (c *Client) CollectedOutput(ctx context.Context, id muster.AllocID, n int) (io.ReadCloser, error) {
 	body, _, err := c.open(ctx, "/v1/allocs/"+url.PathEscape(string(id))+"/outputs/"+strconv.Itoa(n), stallTimeout)
 	return body, err
 }

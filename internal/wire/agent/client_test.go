@@ -119,7 +119,7 @@ func TestErrorsHaveKinds(t *testing.T) {
 				t.Errorf("reports, %d: %v", x.status, err)
 			}
 		}
-		if _, err := c.Output(t.Context(), "u-0-1", Stdout, 0, false); muster.KindOf(err) != x.kind {
+		if _, err := c.Stream(t.Context(), "u-0-1", Stdout, 0, false); muster.KindOf(err) != x.kind {
 			t.Errorf("output, %d: %v", x.status, err)
 		}
 	}
@@ -140,7 +140,7 @@ func TestOutputThatBreaksOffIsAnError(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	})
-	out, err := c.Output(t.Context(), "u-0-1", Stderr, 3, true)
+	out, err := c.Stream(t.Context(), "u-0-1", Stderr, 3, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestOutputThatBreaksOffIsAnError(t *testing.T) {
 		t.Errorf("%q from %d: %v", b, out.Start, err)
 	}
 	_ = out.Close()
-	if _, err := c.Output(t.Context(), "u-0-1", Stderr, 7, false); muster.KindOf(err) != muster.FaultInternal {
+	if _, err := c.Stream(t.Context(), "u-0-1", Stderr, 7, false); muster.KindOf(err) != muster.FaultInternal {
 		t.Errorf("%v", err)
 	}
 }
@@ -173,7 +173,7 @@ func TestProbeThatTakesLong(t *testing.T) {
 				return here, nil
 			})
 			defer c.Close()
-			a, err := c.Ask(t.Context(), Probe{Command: []string{"ready"}, TimeoutMillis: (10 * time.Minute).Milliseconds()})
+			a, err := c.Probe(t.Context(), Probe{Command: []string{"ready"}, TimeoutMillis: (10 * time.Minute).Milliseconds()})
 			if a.Ready != ok || (err == nil) != ok {
 				t.Errorf("after %v: %+v, %v", took, a, err)
 			}
@@ -213,7 +213,7 @@ func TestUpgradeThatNobodyAskedFor(t *testing.T) {
 		"hello":   func() error { _, err := c.Hello(t.Context()); return err },
 		"stats":   func() error { _, err := c.Stats(t.Context(), "u-0-1"); return err },
 		"release": func() error { return c.Release(t.Context(), "c") },
-		"output":  func() error { _, err := c.Output(t.Context(), "u-0-1", Stdout, 0, true); return err },
+		"output":  func() error { _, err := c.Stream(t.Context(), "u-0-1", Stdout, 0, true); return err },
 		"pull": func() error {
 			for _, err := range c.PullImage(t.Context(), "a:b") {
 				return err

@@ -2,21 +2,9 @@ package agent
 
 import "github.com/musterhq/muster"
 
-// UpgradeInit is the protocol that POST /v1/allocs/{id}/init upgrades to.
-const UpgradeInit = "muster-init"
-
-// HeaderOOMKills is of the answer to that: how many processes of the sandbox the kernel had killed for want of memory
-// before anything of this tunnel reached its init.
-const HeaderOOMKills = "Muster-Oom-Kills"
-
-// HeaderHandOver on that request says that the agent may answer with the connection to init itself, as a descriptor
-// that comes with the answer, instead of carrying bytes; on the answer, that it has done so. Only where both ends of the agent's socket are on
-// one machine. The connection to the agent then says no more than that the tunnel is in use: it is in use until that is closed.
-const HeaderHandOver = "Muster-Hand-Over"
-
-// Grant is the right to pull one image for a short time: what the server makes of its own
+// PullGrant is the right to pull one image for a short time: what the server makes of its own
 // credentials, which stay with it.
-type Grant struct {
+type PullGrant struct {
 	// Ref is the reference that the report named.
 	Ref string `json:"ref"`
 	// Pull is where it is pulled from, if that is not Ref: a mirror, or a digest.
@@ -33,19 +21,19 @@ type Grant struct {
 
 // Image is one image in a node's cache.
 type Image struct {
-	Ref    string       `json:"ref"`
-	Digest string       `json:"digest"`
-	Size   muster.Bytes `json:"size"` // unpacked, shared layers counted for each
-	Layers int          `json:"layers"`
-	InUse  int          `json:"in_use"` // sandboxes
-	Used   muster.Time  `json:"used"`   // last
+	Ref      string       `json:"ref"`
+	Digest   string       `json:"digest"`
+	Size     muster.Bytes `json:"size"` // unpacked, shared layers counted for each
+	Layers   int          `json:"layers"`
+	InUse    int          `json:"in_use"` // sandboxes
+	LastUsed muster.Time  `json:"used"`   // last
 }
 
 // ImageList is a node's cache.
 type ImageList struct {
-	Images []Image      `json:"images"`
-	Used   muster.Bytes `json:"used"`
-	Limit  muster.Bytes `json:"limit"`
+	Images    []Image      `json:"images"`
+	UsedBytes muster.Bytes `json:"used"`
+	Limit     muster.Bytes `json:"limit"`
 }
 
 // PullImage asks for an image ahead of its use.
@@ -66,18 +54,4 @@ type PullProgress struct {
 // Pruned is what a prune deleted.
 type Pruned struct {
 	Freed muster.Bytes `json:"freed"`
-}
-
-// Stats are what one sandbox uses now.
-type Stats struct {
-	At        muster.Time  `json:"at"`
-	CPUMicros int64        `json:"cpu_us"`
-	Memory    muster.Bytes `json:"memory"`
-	Pids      int          `json:"pids,omitempty"`
-	Disk      muster.Bytes `json:"disk,omitempty"`
-	// OOMKills is how many of its processes the kernel has killed for want of memory so far.
-	OOMKills int64 `json:"oom_kills,omitempty"`
-	// The limits that hold, asked for or not; 0: none, or not known.
-	PidsMax int          `json:"pids_max,omitempty"`
-	DiskMax muster.Bytes `json:"disk_max,omitempty"`
 }

@@ -25,7 +25,7 @@ const (
 )
 
 // PutGrant hands over the right to pull an image, or that there is none.
-func (c *Client) PutGrant(ctx context.Context, g Grant) error {
+func (c *Client) PutGrant(ctx context.Context, g PullGrant) error {
 	return c.exchange(ctx, helloTimeout, http.MethodPut, "/v1/grants", g, nil)
 }
 

@@ -38,9 +38,9 @@ type Condition struct {
 // ChecksTimeout bounds an agent's own checks.
 const ChecksTimeout = 20 * time.Second
 
-// Ask probes a node. An agent of before there were probes is ready. The call ends at the latest when the time for
+// Probe asks a node whether it is ready. An agent of before there were probes is ready. The call ends at the latest when the time for
 // the agent's checks and for the command is over, and some more.
-func (c *Client) Ask(ctx context.Context, p Probe) (ProbeAnswer, error) {
+func (c *Client) Probe(ctx context.Context, p Probe) (ProbeAnswer, error) {
 	var a ProbeAnswer
 	limit := ChecksTimeout + time.Duration(p.TimeoutMillis)*time.Millisecond + helloTimeout
 	err := c.exchange(ctx, limit, http.MethodPost, "/v1/probe", p, &a)

@@ -18,6 +18,18 @@ import (
 	"github.com/musterhq/muster"
 )
 
+// UpgradeInit is the protocol that POST /v1/allocs/{id}/init upgrades to.
+const UpgradeInit = "muster-init"
+
+// HeaderOOMKills is of the answer to that: how many processes of the sandbox the kernel had killed for want of memory
+// before anything of this tunnel reached its init.
+const HeaderOOMKills = "Muster-Oom-Kills"
+
+// HeaderHandOver on that request says that the agent may answer with the connection to init itself, as a descriptor
+// that comes with the answer, instead of carrying bytes; on the answer, that it has done so. Only where both ends of the agent's socket are on
+// one machine. The connection to the agent then says no more than that the tunnel is in use: it is in use until that is closed.
+const HeaderHandOver = "Muster-Hand-Over"
+
 const (
 	// tunnelTimeout bounds the opening of a tunnel.
 	tunnelTimeout = 10 * time.Second
@@ -279,6 +291,20 @@ func (t *Tunnel) CloseWrite() error {
 		return http.ErrNotSupported
 	}
 	return half.CloseWrite()
+}
+
+// Stats are what one sandbox uses now.
+type Stats struct {
+	At        muster.Time  `json:"at"`
+	CPUMicros int64        `json:"cpu_us"`
+	Memory    muster.Bytes `json:"memory"`
+	Pids      int          `json:"pids,omitempty"`
+	Disk      muster.Bytes `json:"disk,omitempty"`
+	// OOMKills is how many of its processes the kernel has killed for want of memory so far.
+	OOMKills int64 `json:"oom_kills,omitempty"`
+	// The limits that hold, asked for or not; 0: none, or not known.
+	PidsMax int          `json:"pids_max,omitempty"`
+	DiskMax muster.Bytes `json:"disk_max,omitempty"`
 }
 
 // Stats measures one sandbox.

@@ -475,7 +475,7 @@ func TestTunnelRefused(t *testing.T) {
 }
 
 func TestStatsImagesGrants(t *testing.T) {
-	var given []Grant
+	var given []PullGrant
 	var asked []string
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.Method+" "+r.URL.RequestURI())
@@ -504,7 +504,7 @@ func TestStatsImagesGrants(t *testing.T) {
 		case "/v1/images/prune":
 			_, _ = io.WriteString(w, `{"freed":9}`)
 		case "/v1/grants":
-			var g Grant
+			var g PullGrant
 			_ = json.NewDecoder(r.Body).Decode(&g)
 			given = append(given, g)
 			_, _ = io.WriteString(w, `{}`)
@@ -514,7 +514,7 @@ func TestStatsImagesGrants(t *testing.T) {
 	if s, err := c.Stats(ctx, "u-0-1"); err != nil || s != (Stats{At: 5, CPUMicros: 7, Memory: 8, Pids: 2, Disk: 3}) {
 		t.Errorf("%+v %v", s, err)
 	}
-	if l, err := c.Images(ctx); err != nil || len(l.Images) != 1 || l.Images[0] != (Image{"a", "d", 1, 2, 3, 4}) || l.Used != 5 || l.Limit != 6 {
+	if l, err := c.Images(ctx); err != nil || len(l.Images) != 1 || l.Images[0] != (Image{"a", "d", 1, 2, 3, 4}) || l.UsedBytes != 5 || l.Limit != 6 {
 		t.Errorf("%+v %v", l, err)
 	}
 	for _, all := range []bool{false, true} {
@@ -525,7 +525,7 @@ func TestStatsImagesGrants(t *testing.T) {
 	if last := asked[len(asked)-2:]; last[0] != "POST /v1/images/prune" || last[1] != "POST /v1/images/prune?all=true" {
 		t.Errorf("%q", last)
 	}
-	g := Grant{Ref: "r", Pull: "p", Authorization: "Bearer x", Insecure: true, Until: 5}
+	g := PullGrant{Ref: "r", Pull: "p", Authorization: "Bearer x", Insecure: true, Until: 5}
 	if err := c.PutGrant(ctx, g); err != nil || len(given) != 1 || given[0] != g {
 		t.Errorf("%+v %v", given, err)
 	}

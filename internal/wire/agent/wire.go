@@ -58,9 +58,9 @@ type Hello struct {
 	Node     muster.NodeID `json:"node"`
 	Protocol int           `json:"protocol"`
 	Version  string        `json:"version"`
-	// Boot is drawn at each start of the agent process.
-	Boot string `json:"boot"`
-	Pid  int    `json:"pid"`
+	// Run is drawn at each start of the agent process.
+	Run string `json:"boot"`
+	Pid int    `json:"pid"`
 	// Fence is the highest that was obeyed; zero on an agent that no cluster has used.
 	Fence      Fence             `json:"fence"`
 	Capacity   muster.Resources  `json:"capacity"`
@@ -84,7 +84,7 @@ type Desired struct {
 	// stops more than half of five or more running sandboxes is refused unless each is named here.
 	Named []muster.AllocID `json:"named,omitempty"`
 	// LeaseMillis is how long the node may hear no set before it ends itself; 0: for ever. A
-	// server sends a set, if only an empty one, at least every SetEvery.
+	// server sends a set, if only an empty one, at least every SetEveryMillis.
 	LeaseMillis int64 `json:"lease_ms,omitempty"`
 	// GuardMillis is how long exclusive allocations may run from Tick on; then the agent kills them. Tick is of
 	// the last answer that this contact has had: what lies between is the way of the sets. Either 0: nothing is renewed.
@@ -92,8 +92,8 @@ type Desired struct {
 	Tick        int64 `json:"tick,omitempty"`
 }
 
-// SetEvery is the longest time between two sets that a node is sent, in milliseconds.
-const SetEvery = 30_000
+// SetEveryMillis is the longest time between two sets that a node is sent, in milliseconds.
+const SetEveryMillis = 30_000
 
 // DesiredAlloc is one allocation that the server wants.
 type DesiredAlloc struct {
@@ -208,11 +208,11 @@ type Output struct {
 
 // Report is what is true on a node. The first on a stream carries every
 // allocation that the agent holds (Whole); later ones those that changed. One
-// is sent at least every HeartbeatEvery even if nothing changed. An allocation
+// is sent at least every HeartbeatMillis even if nothing changed. An allocation
 // is in reports only once it is on the node's disk, so that a restarted agent knows it too.
 type Report struct {
-	Boot string `json:"boot"`
-	// Seq counts the reports of this boot from 1.
+	Run string `json:"boot"`
+	// Seq counts the reports of this run of the agent from 1.
 	Seq    uint64        `json:"seq"`
 	Whole  bool          `json:"whole,omitempty"`
 	Allocs []AllocReport `json:"allocs,omitempty"`
@@ -287,8 +287,8 @@ type Usage struct {
 // InlineLimit is the largest stream that travels inside a report.
 const InlineLimit = 1024
 
-// HeartbeatEvery is the longest silence of a healthy report stream, in milliseconds.
-const HeartbeatEvery = 5000
+// HeartbeatMillis is the longest silence of a healthy report stream, in milliseconds.
+const HeartbeatMillis = 5000
 
 // Millis is a duration of the wire, which has them in milliseconds.
 func Millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -23,7 +23,7 @@ import (
 // agent is one life of a node's agent. It is its own listener.
 type agent struct {
 	n      *Node
-	boot   string
+	run    string
 	http   *http.Server
 	conns  chan net.Conn
 	ctx    context.Context
@@ -135,7 +135,7 @@ func (a *agent) hello() wire.Hello {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h := wire.Hello{
-		Node: n.cfg.ID, Protocol: wire.Protocol, Version: n.cfg.Version, Boot: a.boot, Pid: n.boots, Fence: n.fence,
+		Node: n.cfg.ID, Protocol: wire.Protocol, Version: n.cfg.Version, Run: a.run, Pid: n.boots, Fence: n.fence,
 		Capacity: n.cfg.Capacity, Attributes: n.cfg.Attributes, Runtimes: n.runtimes, Problems: n.problems, Allocs: len(n.sandboxes),
 	}
 	if n.cfg.LieHello != nil {
@@ -266,7 +266,7 @@ func (a *agent) next(rd *reader, whole bool) wire.Report {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a.seq++
-	r := wire.Report{Boot: a.boot, Seq: a.seq, Whole: whole, Needs: n.needsLocked(), NeedGrants: n.needGrantsLocked()}
+	r := wire.Report{Run: a.run, Seq: a.seq, Whole: whole, Needs: n.needsLocked(), NeedGrants: n.needGrantsLocked()}
 	for id, b := range n.sandboxes {
 		if b.report.Status != "" && (whole || rd.dirty[id]) {
 			r.Allocs = append(r.Allocs, b.reportLocked())
@@ -334,7 +334,7 @@ func (a *agent) probe(w http.ResponseWriter, r *http.Request) {
 
 // beat makes every reader send what runs, often enough to be believed alive.
 func (a *agent) beat() {
-	tick := time.NewTicker(wire.HeartbeatEvery * 4 / 5 * time.Millisecond)
+	tick := time.NewTicker(wire.HeartbeatMillis * 4 / 5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {

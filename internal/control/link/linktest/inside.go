@@ -105,7 +105,7 @@ func (a *agent) prune(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (a *agent) grant(w http.ResponseWriter, r *http.Request) {
-	var g wire.Grant
+	var g wire.PullGrant
 	if err := json.NewDecoder(r.Body).Decode(&g); err != nil {
 		answer(w, http.StatusBadRequest, wire.Problem{Message: err.Error()})
 		return
@@ -120,7 +120,7 @@ func (a *agent) grant(w http.ResponseWriter, r *http.Request) {
 func (n *Node) needGrantsLocked() []string {
 	var left []string
 	for _, ref := range n.needGrants {
-		if !slices.ContainsFunc(n.grants, func(g wire.Grant) bool { return g.Ref == ref }) {
+		if !slices.ContainsFunc(n.grants, func(g wire.PullGrant) bool { return g.Ref == ref }) {
 			left = append(left, ref)
 		}
 	}
@@ -140,7 +140,7 @@ func (n *Node) NeedGrants(refs ...string) {
 }
 
 // Grants are the rights to pull that the agent was given, in their order.
-func (n *Node) Grants() []wire.Grant {
+func (n *Node) Grants() []wire.PullGrant {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.grants)

@@ -65,7 +65,7 @@ type Node struct {
 	sets      []wire.Desired
 	// needGrants are asked for; grants were given. images are in the cache.
 	needGrants []string
-	grants     []wire.Grant
+	grants     []wire.PullGrant
 	images     []string
 	// probeTakes is how long a probe is answered after.
 	probeTakes time.Duration
@@ -100,7 +100,7 @@ func (n *Node) Start() error {
 		return nil
 	}
 	n.boots++
-	a := &agent{n: n, boot: fmt.Sprintf("%s-boot%d", n.cfg.ID, n.boots), conns: make(chan net.Conn), ended: make(chan struct{}), readers: map[*reader]struct{}{}}
+	a := &agent{n: n, run: fmt.Sprintf("%s-boot%d", n.cfg.ID, n.boots), conns: make(chan net.Conn), ended: make(chan struct{}), readers: map[*reader]struct{}{}}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.http = &http.Server{Handler: a.handler(), BaseContext: func(net.Listener) context.Context { return a.ctx }}
 	n.agent = a
