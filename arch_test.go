@@ -128,7 +128,7 @@ var rules = []rule{
 	// Those that others use come first. Only serve knows the server.
 	{place: "cmd/muster/internal/transfer", may: []string{".", "api", "client", "internal/safetar", "cmd/muster/internal/term", "cmd/muster/internal/cli"}, third: []string{"github.com/spf13/cobra", "golang.org/x/sync"}},
 	{place: "cmd/muster/internal/inside", may: []string{".", "api", "client", "cmd/muster/internal/term", "cmd/muster/internal/cli"}, third: []string{"github.com/spf13/cobra"}},
-	{place: "cmd/muster/internal/jobs", may: []string{".", "api", "client", "internal/specfile", "cmd/muster/internal/term", "cmd/muster/internal/cli", "cmd/muster/internal/transfer"},
+	{place: "cmd/muster/internal/jobs", may: []string{".", "api", "client", "internal/specfile", "cmd/muster/internal/term", "cmd/muster/internal/cli", "cmd/muster/internal/transfer", "cmd/muster/internal/inside"},
 		third: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/sys"}},
 	{place: "cmd/muster/internal/runners", may: []string{".", "api", "client", "internal/specfile", "cmd/muster/internal/term", "cmd/muster/internal/cli", "cmd/muster/internal/transfer", "cmd/muster/internal/inside"},
 		third: []string{"github.com/spf13/cobra"}},

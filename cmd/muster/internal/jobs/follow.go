@@ -38,6 +38,8 @@ type follower struct {
 	giveUp api.Duration
 	// detail, if set, is told what the start of an allocation is at; "" when it runs.
 	detail func(text string)
+	// runs, if set, is called for each allocation that is heard to run.
+	runs func(al *api.Alloc)
 
 	// All below belongs to follow's goroutine. The job is as it was last heard of.
 	job *api.Job
@@ -307,6 +309,9 @@ func (f *follower) see(al *api.Alloc) {
 	}
 	switch al.Status {
 	case string(muster.AllocRunning):
+		if f.runs != nil {
+			f.runs(al)
+		}
 		if !t.taken && !t.queued {
 			t.queued = true
 			f.waiting = append(f.waiting, t)

@@ -29,10 +29,8 @@ type habit struct {
 
 // habits are all of them.
 func habits() []habit {
-	const live = "a job has no terminal; submit it with `muster run --detach …`, then `muster exec -it JOB -- sh`"
 	const devices = "say how many GPUs each member needs with --gpus; a job file can ask for a model, a part or another kind of device"
 	return []habit{
-		{"tty", "t", false, live},
 		{"volume", "v", true, "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH"},
 		{"mount", "", true, "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH"},
 		{"publish", "p", true, "no port of the node is given away; reach any port of the sandbox with `muster port JOB LOCAL:PORT`, or let others on its node connect with --port PORT"},
@@ -54,7 +52,7 @@ func habits() []habit {
 		{"cpus-per-task", "c", true, "it is --cpu"},
 		{"job-name", "J", true, "it is --name"},
 		{"dependency", "", true, "jobs do not depend on each other; wait for one with `muster job wait JOB`, then submit the next"},
-		{"pty", "", false, live},
+		{"pty", "", false, "it is -it"},
 		{"pull", "", true, "an image that a node does not have is pulled by itself; ahead of time: `muster image pull`"},
 	}
 }

@@ -69,25 +69,34 @@ func TestRunExclusive(t *testing.T) {
 func TestRunHabits(t *testing.T) {
 	s := newServer(t)
 	for args, want := range map[string]string{
-		"run -it --image python:3.13 python3": "muster: -t is not for `muster run`: a job has no terminal; .*muster exec -it JOB -- sh`\n",
-		"run -t x":                            "muster: -t is not for `muster run`: .*\n",
-		"run -v /a:/b --image x":              "muster: -v is not for `muster run`: a sandbox sees no directory of its node; .*\n",
-		"run -p 80:80 --image x":              "muster: -p is not for `muster run`: .*`muster port JOB LOCAL:PORT`.*\n",
-		"run --publish=80:80 --image x":       "muster: -p is not for `muster run`: .*\n",
-		"run --rm --image x":                  "muster: --rm is not for `muster run`: it is not needed: .*\n",
-		"run --cpus 2 x":                      "muster: --cpus is not for `muster run`: say what is set aside with --cpu, .*\n",
-		"run --mem 1G x":                      "muster: --mem is not for `muster run`: it is --memory\n",
-		"run --time 60 x":                     "muster: --time is not for `muster run`: it is --timeout, .*\n",
-		"run --partition fast x":              "muster: --partition is not for `muster run`: it is --pool\n",
-		"run --array 1-9 x":                   "muster: --array is not for `muster run`: say how many with --count; .*\n",
-		"run --gres gpu:2 x":                  "muster: --gres is not for `muster run`: .*--gpus;.*\n",
-		"run --gpus all x":                    "muster: invalid argument \"all\" for \"--gpus\" flag: .*\n",
-		"run --nope x":                        "muster: unknown flag: --nope\n",
+		"run --pty x":                   "muster: --pty is not for `muster run`: it is -it\n",
+		"run -v /a:/b --image x":        "muster: -v is not for `muster run`: a sandbox sees no directory of its node; .*\n",
+		"run -p 80:80 --image x":        "muster: -p is not for `muster run`: .*`muster port JOB LOCAL:PORT`.*\n",
+		"run --publish=80:80 --image x": "muster: -p is not for `muster run`: .*\n",
+		"run --rm --image x":            "muster: --rm is not for `muster run`: it is not needed: .*\n",
+		"run --cpus 2 x":                "muster: --cpus is not for `muster run`: say what is set aside with --cpu, .*\n",
+		"run --mem 1G x":                "muster: --mem is not for `muster run`: it is --memory\n",
+		"run --time 60 x":               "muster: --time is not for `muster run`: it is --timeout, .*\n",
+		"run --partition fast x":        "muster: --partition is not for `muster run`: it is --pool\n",
+		"run --array 1-9 x":             "muster: --array is not for `muster run`: say how many with --count; .*\n",
+		"run --gres gpu:2 x":            "muster: --gres is not for `muster run`: .*--gpus;.*\n",
+		"run --gpus all x":              "muster: invalid argument \"all\" for \"--gpus\" flag: .*\n",
+		"run --nope x":                  "muster: unknown flag: --nope\n",
 	} {
 		r := s.Muster(nil, strings.Fields(args)...)
 		if ok, _ := regexp.MatchString("^"+want+"`muster run --help` tells more.\n$", r.Stderr); !ok || r.Code != 2 {
 			t.Errorf("%s: exit code %d, %q", args, r.Code, r.Stderr)
 		}
+	}
+	for args, want := range map[string]string{
+		"run -it --image python:3.13 python3": "muster: -t needs a terminal, and stdin is none; `muster run -i` .*\n",
+		"run -itd x":                          "muster: -t has no terminal with --detach; .*\n",
+		"run -t --count 2 x":                  "muster: -t gives the terminal to one member, and count is 2\n",
+		"run -t --attempts 2 --on any x":      "muster: -t runs the command once; .*\n",
+		"run -t --entrypoint a --image b c":   "muster: -t starts the command without an entrypoint; .*\n",
+		"run -t --json x":                     "muster: --json has no terminal; .*\n",
+	} {
+		s.Muster(nil, strings.Fields(args)...).Check(t, 2, "", want)
 	}
 	if r := s.Muster(nil, "run", "--help"); strings.Contains(r.Stdout, "--publish") {
 		t.Error("the help tells of flags that there are not")

@@ -40,10 +40,13 @@ has its index in MUSTER_INDEX.
   muster run --input data.csv:data.csv --output result.txt -- sh -c 'sort data.csv > result.txt'
   muster run --file job.yaml --count 2
   sort words.txt | muster run -i -- uniq -c
+  muster run -it --image debian:12 -- bash
 
 With one member, its stdout and stderr are printed as they are; with several, lines are prefixed with the member's index. Status messages go to stderr and begin with "muster:".
 
 Ctrl-C stops the job and waits for its end; press it again to exit without waiting. Ctrl-\ exits at once, and the job keeps running, as it does when the terminal is closed. With --detach the job runs in the background: see muster job logs, show and stop. If the server restarts meanwhile, the command reconnects; if it is unreachable for longer than --patience, the command exits with code 3, and the job keeps running.
+
+With -t the command has your terminal, as with muster exec -it: keys, size and Ctrl-C are the command's, nothing of what it prints is kept for muster job logs, and the job ends with it. It is started by sh, without the entrypoint of its image; without a command it is sh.
 
 Exit code: 0 if all members succeeded. With one member, its command's own exit code,
 128 + N if signal N ended it, 124 if its time limit ended it, 126 if it could not be executed, 127 if it was not
@@ -57,6 +60,7 @@ Muster's own errors as with all commands: 1, 2, 3, 4, with a line on stderr.`),
 	c.Flags().BoolVarP(&r.detach, "detach", "d", false, "submit the job, print its name, and exit")
 	c.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "print only the output of members, and errors")
 	c.Flags().BoolVarP(&r.stdin, "stdin", "i", false, "read stdin to its end, and give it to each member as its stdin; the command is started by sh")
+	c.Flags().BoolVarP(&r.tty, "tty", "t", false, "give the command your terminal, as `muster exec -it` does")
 	cli.DurationVar(c.Flags(), &r.patience, "patience", cli.FollowPatience, "how long to wait for a server that does not answer")
 	c.RunE = func(cmd *cobra.Command, args []string) error { return r.run(cmd.Context(), cmd, args) }
 	return c
@@ -71,6 +75,10 @@ type runner struct {
 	quiet  bool
 	// stdin gives members what stdin has.
 	stdin bool
+	// tty gives the command the user's terminal. attached is that command, as it is executed beside
+	// the one that holds the sandbox.
+	tty      bool
+	attached []string
 	// patience is how long a server that has gone away is waited for.
 	patience time.Duration
 }
@@ -79,11 +87,19 @@ type runner struct {
 // the job ended.
 func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) error {
 	signal.Notify(r.app.Signals, unix.SIGQUIT)
+	if r.tty && len(args) == 0 && r.spec.file == "" {
+		args = []string{"sh"}
+	}
 	s, folder, err := r.spec.submission(cmd, args, r.app.Stdin)
 	if err != nil {
 		return err
 	}
-	if r.stdin {
+	switch {
+	case r.tty:
+		if r.attached, err = r.giveTerminal(&s.Spec); err != nil {
+			return err
+		}
+	case r.stdin:
 		remove, err := giveStdin(&s.Spec, r.app.Stdin)
 		if err != nil {
 			return err
@@ -122,6 +138,9 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 	if hint := fileHint(&s.Spec); hint != "" && failed && !r.quiet {
 		fmt.Fprintf(r.app.Stderr, "muster: %s\n", hint)
 		return err
+	}
+	if r.tty && errors.Is(err, errCommandNotFound) {
+		return cli.ExitWith(cli.ExitNotFound, errors.New("-t starts the command by sh, which was not found"))
 	}
 	if hint := imageHint(&s.Spec); hint != "" && errors.Is(err, errCommandNotFound) {
 		return cli.ExitWith(cli.ExitNotFound, errors.New(hint))
@@ -192,8 +211,18 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 	if done.Unchanged {
 		after = ""
 	}
+	// A command that has the terminal is started when its sandbox runs: until then the job is
+	// followed as any other.
+	var sandbox *api.Alloc
+	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if r.tty {
+		f.runs = func(al *api.Alloc) {
+			sandbox = al
+			cancel()
+		}
+	}
 	if !r.quiet {
 		r.announce(out.screen, key, done)
 		// The bar asks by itself and knows nothing of signals; it ends with ctx.
@@ -224,6 +253,9 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 	})
 	cancel()
 	out.screen.SetBar("")
+	if sandbox != nil && interrupts == 0 {
+		return r.attach(outer, cl, key, f)
+	}
 	switch {
 	case left == unix.SIGQUIT:
 		out.screen.Say("left; job %s keeps running: `muster job logs -f %s`", key, key)

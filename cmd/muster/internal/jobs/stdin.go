@@ -20,7 +20,7 @@ const stdinName = ".muster-stdin"
 func giveStdin(spec *api.JobSpec, stdin io.Reader) (remove func(), err error) {
 	switch {
 	case term.TerminalOf(stdin) != nil:
-		return nil, cli.Usage(errors.New("-i reads stdin to its end, and stdin is a terminal; for a shell submit the job with `muster run --detach …`, then `muster exec -it JOB -- sh`"))
+		return nil, cli.Usage(errors.New("-i reads stdin to its end, and stdin is a terminal; to give the command your terminal, use -it"))
 	case len(spec.Command) == 0:
 		return nil, cli.Usage(errors.New("-i needs a command; that of the image alone is not known here"))
 	case spec.Workdir != "":
