@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/musterhq/muster/internal/imagetest"
 )
 
 // pageRun says how the command lines of a page are run: all of them, in their order, by one shell
@@ -23,6 +25,9 @@ type pageRun struct {
 	// command uses.
 	yaml    []string
 	instead map[string]string
+	// container says that the page runs containers: the image web:1 is in web.tar, and its files are in
+	// root.
+	container bool
 }
 
 // needsRegistry are lines whose images this test cannot pull: no line of another kind may use it.
@@ -67,6 +72,8 @@ sed -i 's/2000/3000/' web.yaml && muster job submit web.yaml`,
 		yaml:   []string{"python.yaml", ""},
 		before: `mkdir -p src && echo 'import sys; print(sys.stdin.read())' > script.py && echo in > in`,
 		instead: map[string]string{
+			"muster cp wheels RUNNER:/wheels":                                                        "", // the runner of the page above is released, and pip needs an image
+			"muster exec RUNNER -- pip install --no-index --find-links /wheels numpy":         "",
 			"muster cp ./src RUNNER:/workspace ; muster ls RUNNER:/workspace ; muster port RUNNER 8000": "muster cp ./src RUNNER:src ; muster ls RUNNER:src",
 			"muster x python -- python3 script.py < in > out":                                           "muster x python -- python3 -c 'import sys; print(sys.stdin.read())' < in > out",
 		},
@@ -77,6 +84,24 @@ sed -i 's/2000/3000/' web.yaml && muster job submit web.yaml`,
 		instead: map[string]string{
 			"muster job list": "muster --context local job list", // the page is on another host here
 		},
+	},
+	{
+		page:      "docs/containers.md",
+		container: true,
+		instead: map[string]string{
+			"muster run --image python:3.13 -- python3 -c 'print(1)'":                                   needsRegistry,
+			"docker save web:1 | muster image load -":                                                   "cat web.tar | muster image load -",
+			"podman save web:1 | muster image load --name web:1 -":                                      "cat web.tar | muster image load --name web:1 -",
+			"docker export CONTAINER | muster image load --rootfs --name snapshot:1 -":                  "tar -C root -c . | muster image load --rootfs --name snapshot:1 -",
+			"mmdebstrap --variant=minbase trixie - | muster image load --rootfs --name debian:trixie -": "tar -C root -c . | muster image load --rootfs --name debian:trixie -",
+			"tar -C ROOT -c . | muster image load --rootfs --name mine:1 --platform linux/arm64 -":      "tar -C root -c . | muster image load --rootfs --name mine:1 --platform linux/arm64 -",
+		},
+	},
+	{
+		page: "docs/scheduling.md",
+		before: `printf 'name: web\ntype: service\ncommand: [sleep, "1000"]\nresources: {cpu: 0.01, memory: 1MiB}\n' > web.yaml
+printf 'name: train\ncount: 7\ncommand: ["true"]\nresources: {cpu: 0.01, memory: 1MiB}\n' > train.yaml
+muster job submit web.yaml`,
 	},
 }
 
@@ -93,6 +118,15 @@ func TestPagesRun(t *testing.T) {
 	dir := t.TempDir()
 	var files []string
 	for _, p := range pageRuns {
+		if p.container && !canRunContainers() {
+			t.Logf("%s is left out: it needs root and crun or runc", p.page)
+			continue
+		}
+		if p.container {
+			image := imagetest.Busybox(t)
+			imagetest.WriteArchive(t, filepath.Join(dir, "web.tar"), "web:1", image)
+			p.before = "cp " + dir + "/web.tar .; mkdir -p root/bin && cp /bin/busybox root/bin"
+		}
 		file := filepath.Join(dir, strings.ReplaceAll(strings.TrimSuffix(p.page, ".md"), "/", "-")+".txt")
 		if err := os.WriteFile(file, []byte(p.script(t)), 0o600); err != nil {
 			t.Fatal(err)
@@ -107,11 +141,18 @@ func TestPagesRun(t *testing.T) {
 }
 
 var (
-	musterLine  = regexp.MustCompile(`^(?:\$ )?(?:bin/)?(muster .*)$`)
+	musterLine  = regexp.MustCompile(`^(?:\$ )?(?:bin/)?((?:[a-z]+ [^|]*\| )?muster .*)$`)
 	lineComment = regexp.MustCompile(` +# .*$`)
 	imageLine   = regexp.MustCompile(`(?m)^image: .*\n`)
 	claimLine   = regexp.MustCompile(`^muster claim [^;]*$`)
 )
+
+// canRunContainers reports whether muster dev can run containers here.
+func canRunContainers() bool {
+	_, crun := exec.LookPath("crun")
+	_, runc := exec.LookPath("runc")
+	return os.Geteuid() == 0 && (crun == nil || runc == nil)
+}
 
 // script is the page as a script of TestScript's kind.
 func (p *pageRun) script(t *testing.T) string {
