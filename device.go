@@ -92,6 +92,50 @@ func (g Grant) Equal(o Grant) bool {
 	return slices.Equal(g.Cores, o.Cores) && slices.Equal(g.Devices, o.Devices)
 }
 
+// AttributeGPUs is the attribute of nodes whose agent found GPUs that containers can be given: how
+// many, as text.
+const AttributeGPUs = "gpu.count"
+
+// MissingGPUs is a sentence for operators if an offering has more GPUs than the agent of a node found
+// there; "" if not. Containers that are granted the others fail.
+func MissingGPUs(offered []Device, attributes map[string]string) string {
+	want := 0
+	for _, d := range offered {
+		if d.Kind == "gpu" {
+			want += d.Count
+		}
+	}
+	found, _ := strconv.Atoi(attributes[AttributeGPUs])
+	if want <= found || attributes[AttributeContainers] == "" {
+		return ""
+	}
+	return fmt.Sprintf("its offering has %s, and its agent found %d that a container can be given; `muster-node devices` on the node says what it finds", Counted(want, "GPU"), found)
+}
+
+// DevicePlace names one device as its node counts them: Place from 0, within its kind.
+type DevicePlace struct {
+	Kind  string `json:"kind"`
+	Place int    `json:"place"`
+}
+
+// Places are the granted devices as the node counts them. A grant counts all devices of a node
+// together; has are those, as Device has them.
+func (g Grant) Places(has []Device) (places []DevicePlace) {
+	for _, number := range g.Devices {
+		before, first := map[string]int{}, 0
+		for i := range has {
+			d := &has[i]
+			if number < first+d.Count {
+				places = append(places, DevicePlace{d.Kind, before[d.Kind] + number - first})
+				break
+			}
+			before[d.Kind] += d.Count
+			first += d.Count
+		}
+	}
+	return places
+}
+
 // Taken is which of a node's cores, devices and ports are in use, as text:
 // "cores=0,1 devices=1000,500 ports=80", devices by how many thousandths of each are. Empty: none. Equal
 // texts mean the same, so that it can be compared, and be a key.

@@ -1,6 +1,7 @@
 package muster_test
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -159,4 +160,35 @@ func TestGivenOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A grant counts all devices of a node together, an agent those of each kind.
+func TestPlaces(t *testing.T) {
+	has := []muster.Device{{Kind: "gpu", Model: "A", Count: 2}, {Kind: "fpga", Count: 1}, {Kind: "gpu", Model: "B", Count: 2}}
+	got := muster.Grant{Devices: []int{4, 0, 2}}.Places(has)
+	want := []muster.DevicePlace{{Kind: "gpu", Place: 3}, {Kind: "gpu"}, {Kind: "fpga"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := (muster.Grant{Devices: []int{9}}).Places(has); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestMissingGPUs(t *testing.T) {
+	has := []muster.Device{{Kind: "gpu", Count: 2}, {Kind: "fpga", Count: 1}}
+	for _, x := range []struct {
+		attributes map[string]string
+		missing    bool
+	}{
+		{map[string]string{"containers": "crun 1"}, true},
+		{map[string]string{"containers": "crun 1", "gpu.count": "1"}, true},
+		{map[string]string{"containers": "crun 1", "gpu.count": "2"}, false},
+		{map[string]string{"containers": "crun 1", "gpu.count": "x"}, true},
+		{map[string]string{}, false}, // it runs no containers: a process sees all devices
+	} {
+		if got := muster.MissingGPUs(has, x.attributes); (got != "") != x.missing {
+			t.Errorf("%v: %q", x.attributes, got)
+		}
+	}
 }

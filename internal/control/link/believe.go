@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"path/filepath"
 	"time"
 
@@ -60,6 +61,9 @@ func believed(h wire.Hello, o *muster.Offering, program string) wire.Hello {
 		delete(attributes, muster.AttributeIsolation)
 	}
 	h.Attributes = attributes
+	if why := muster.MissingGPUs(o.Devices, attributes); why != "" {
+		h.Problems = append(slices.Clip(h.Problems), why)
+	}
 	return h
 }
 

@@ -276,6 +276,9 @@ func (s *session) wantLocked(ctx context.Context, snap *state.Snapshot, id muste
 		d := wire.DesiredAlloc{ID: id, Desired: muster.AllocRun, Frozen: frozen}
 		if !held {
 			d.Spec = specOf(row)
+			if n := snap.Node(row.Node); n != nil {
+				d.Spec.Devices = row.Grant.Places(n.Devices())
+			}
 			d.Spec.Image = state.LoadedImagesOf(snap).Ref(d.Spec.Image)
 			p.size += sizeOf(d.Spec)
 		}

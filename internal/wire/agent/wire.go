@@ -170,6 +170,8 @@ type AllocSpec struct {
 	Exclusive bool `json:"exclusive,omitempty"`
 	// Cores that it runs on, counted among those that the agent may use; none: all.
 	Cores []int `json:"cores,omitempty"`
+	// Devices that it was granted. A container gets these and no others; a process of the node sees all.
+	Devices []muster.DevicePlace `json:"devices,omitempty"`
 
 	TimeoutMillis     int64    `json:"timeout_ms,omitempty"`    // 0 = none
 	KillGraceMillis   int64    `json:"kill_grace_ms,omitempty"` // TERM to KILL
