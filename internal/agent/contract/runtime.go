@@ -108,4 +108,6 @@ type Container struct {
 	// StopSignal asks the command to end; 0: TERM.
 	StopSignal int
 	Hostname   string
+	// Devices are what it gets of the node's devices; nil: none.
+	Devices *Devices
 }

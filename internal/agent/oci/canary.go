@@ -68,6 +68,9 @@ func (s *stage) blame(ctx context.Context, err error) error {
 	if s.r.canary.alive(func() error { return s.r.attempt(context.WithoutCancel(ctx)) }) != nil {
 		return err // the node's: what is known to be good fails there too
 	}
+	if d := s.c.Container.Devices; d != nil && s.r.attemptWith(context.WithoutCancel(ctx), d) != nil {
+		return initbox.NodeFault("devices: no container can be made with them (%v); one without starts on this node", err)
+	}
 	text := fmt.Sprintf("image %s: no container can be made of it (%v); one without an image starts on this node", s.c.Container.Image.Ref, err)
 	if ctx.Err() != nil {
 		return &muster.Failure{Class: muster.FailureOutside, Reason: muster.ReasonImage, Message: text}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,6 +36,9 @@ func (s *stage) makeDevices() error {
 			}
 		}
 	}
+	if err := s.findDevices(); err != nil {
+		return err
+	}
 	if err := unix.Mount("tmpfs", "/dev", "tmpfs", flags, "size=64k,mode=0755"); err != nil {
 		return &os.PathError{Op: "mount tmpfs on", Path: "/dev", Err: err}
 	}
@@ -45,6 +49,11 @@ func (s *stage) makeDevices() error {
 	}
 	for name, st := range copies {
 		if err := s.makeDevice(name, st.Mode&0o777, st.Rdev); err != nil {
+			return err
+		}
+	}
+	for i := range s.devices {
+		if err := s.makeDevice(strings.TrimPrefix(s.devices[i].Path, "/dev/"), 0o666, unix.Mkdev(uint32(s.devices[i].Major), uint32(s.devices[i].Minor))); err != nil {
 			return err
 		}
 	}

@@ -123,7 +123,7 @@ func (p *program) run(ctx context.Context, s *stage, descriptors []int) error {
 	} else {
 		dirs = s.r.groups.Starter(dirs)
 	}
-	argv = append(argv, "run", "--detach", "--bundle", s.box, "--pid-file", filepath.Join(s.box, pidName),
+	argv = append(argv, "run", "--detach", "--bundle", s.bundle(), "--pid-file", filepath.Join(s.box, pidName),
 		"--preserve-fds", fmt.Sprint(len(descriptors)-3), s.name)
 	pidfd := -1
 	attr := &syscall.ProcAttr{

@@ -277,7 +277,10 @@ func (r *Runtime) try(ctx context.Context) error {
 }
 
 // attempt runs a sandbox of which nothing is asked. It has no image: its init is all that is in it.
-func (r *Runtime) attempt(ctx context.Context) error {
+func (r *Runtime) attempt(ctx context.Context) error { return r.attemptWith(ctx, nil) }
+
+// attemptWith is attempt with devices of the node.
+func (r *Runtime) attemptWith(ctx context.Context, devices *contract.Devices) error {
 	empty, err := os.MkdirTemp("", "muster-check-shared-")
 	if err != nil {
 		return err
@@ -290,7 +293,7 @@ func (r *Runtime) attempt(ctx context.Context) error {
 		c.Work = "/shared"
 		c.Container = &contract.Container{
 			Image: &contract.Image{Ref: "nothing", Root: "/"}, Network: &contract.Network{},
-			Shared: empty, SharedAt: "/shared",
+			Shared: empty, SharedAt: "/shared", Devices: devices,
 		}
 	})
 	if err != nil && ctx.Err() != nil {

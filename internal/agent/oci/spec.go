@@ -26,7 +26,10 @@ func (s *stage) writeSpec() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(s.box, specName), b, 0o600)
+	if err := os.MkdirAll(s.bundle(), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.bundle(), specName), b, 0o600)
 }
 
 func (s *stage) spec() *specs.Spec {
@@ -63,6 +66,7 @@ func (s *stage) spec() *specs.Spec {
 	if !s.r.program.leavesCgroups() {
 		l.CgroupsPath = s.r.groups.Path(s.name)
 	}
+	s.addDevices(c)
 	return c
 }
 
@@ -101,6 +105,11 @@ func (s *stage) mounts() []specs.Mount {
 	}
 	if s.c.Container.Shared != "" {
 		all = append(all, mount(s.c.Container.SharedAt, "bind", s.shared, []string{"bind", "nosuid", "nodev"}))
+	}
+	if d := s.c.Container.Devices; d != nil {
+		for i := range d.Mounts {
+			all = append(all, mount(d.Mounts[i].Path, "bind", s.deviceMount(i), []string{"bind", "ro", "nosuid", "nodev"}))
+		}
 	}
 	for _, name := range ownFiles {
 		all = append(all, mount("/etc/"+name, "bind", s.at(name), []string{"bind", "nosuid", "nodev", "noexec"}))
@@ -155,6 +164,13 @@ func validate(c *contract.SandboxConfig) error {
 	}
 	if n.Shared != "" && (!filepath.IsAbs(n.Shared) || !inside(n.SharedAt)) {
 		return initbox.NodeFault("shared directory %q at %q: want absolute paths", n.Shared, n.SharedAt)
+	}
+	if n.Devices != nil {
+		for _, m := range n.Devices.Mounts {
+			if !inside(m.Path) || !filepath.IsAbs(m.HostPath) {
+				return initbox.NodeFault("a device's file %s cannot be mounted at %q: want absolute paths, not in /proc, /sys or /dev", m.HostPath, m.Path)
+			}
+		}
 	}
 	for _, v := range n.Volumes {
 		if !inside(v) {

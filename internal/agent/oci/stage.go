@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
@@ -51,6 +52,8 @@ type stage struct {
 	canary bool
 	// shared is where the shared directory is to be taken from.
 	shared string
+	// devices are those that it was granted, with their numbers on the node.
+	devices []specs.LinuxDevice
 }
 
 // at is a path on the stage.
@@ -112,7 +115,7 @@ func onDyingThread(do func()) {
 func (s *stage) freePlace() string {
 	for _, p := range s.r.places {
 		covers := false
-		for _, needed := range []string{s.c.Dir, s.c.Container.Image.Root, s.c.Container.Shared, s.r.config.InitPath, s.r.program.path} {
+		for _, needed := range append(s.deviceFiles(), s.c.Dir, s.c.Container.Image.Root, s.c.Container.Shared, s.r.config.InitPath, s.r.program.path) {
 			real, err := filepath.EvalSymlinks(needed)
 			if err != nil {
 				real = needed
@@ -350,6 +353,9 @@ func (s *stage) bindSources() error {
 		if err := unix.Mount("sysfs", s.at("sys"), "sysfs", flags, ""); err != nil {
 			return &os.PathError{Op: "mount sysfs on", Path: s.at("sys"), Err: err}
 		}
+	}
+	if err := s.bindDeviceFiles(); err != nil {
+		return err
 	}
 	s.shared = s.c.Container.Shared
 	if s.shared == "" {
