@@ -20,6 +20,7 @@ import (
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/destinations"
+	"github.com/musterhq/muster/internal/agent/devices"
 	"github.com/musterhq/muster/internal/agent/initbin"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/process"
@@ -139,6 +140,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		Runtimes: []contract.Runtime{rt}, Logger: log, Version: version.String(),
 		Replace: f.replace, BootDelay: f.bootDelay,
 	}
+	config.Devices = devices.Find("/")
 	config.LeaseEnd, config.Broken = f.endOfLease(dir), f.broken
 	if config.Destinations, err = destinations.Parse(f.allow); err != nil {
 		return fmt.Errorf("--allow-addresses: %w", err)

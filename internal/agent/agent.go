@@ -20,6 +20,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/boot"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/destinations"
+	"github.com/musterhq/muster/internal/agent/devices"
 	"github.com/musterhq/muster/internal/agent/fencing"
 	"github.com/musterhq/muster/internal/agent/inputs"
 	"github.com/musterhq/muster/internal/agent/journal"
@@ -82,6 +83,8 @@ type Config struct {
 	// Networks gives containers networks of their own; nil: jobs can have the networks none and
 	// host only.
 	Networks contract.Networks
+	// Devices are those that containers can be given; nil: none.
+	Devices *devices.Inventory
 	// Broken is an operator's file that says that the host is broken, beside journal.BrokenName in
 	// Dir; empty: none.
 	Broken string

@@ -89,10 +89,27 @@ func (al *allocation) plan() launch.Plan { return launch.Plan{ID: al.id, Dir: al
 // contain changes the configuration of a process to that of a container, with its network. finish
 // releases that, also if the start fails.
 func (al *allocation) contain(ctx context.Context, c *contract.SandboxConfig) *muster.Failure {
-	if f := al.plan().Contain(c, al.image); f != nil || !isolated(al.spec) {
+	if f := al.plan().Contain(c, al.image); f != nil {
+		return f
+	}
+	if f := al.equip(c); f != nil || !isolated(al.spec) {
 		return f
 	}
 	return al.takeNetwork(ctx, c.Container)
+}
+
+// equip gives the container the devices that it was granted. A node that has fewer than its offering
+// says is at fault.
+func (al *allocation) equip(c *contract.SandboxConfig) *muster.Failure {
+	if len(al.spec.Devices) == 0 {
+		return nil
+	}
+	given, err := al.node.devices.Give(al.spec.Devices)
+	if err != nil {
+		return contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "devices: %v", err)
+	}
+	launch.Equip(c, given)
+	return nil
 }
 
 // markBegun makes the allocation one that has begun, and says for how long the start may take. The

@@ -48,7 +48,7 @@ func (n *node) look() wire.Condition {
 	if free, floor := journal.FreeDisk(n.cfg.Dir), journal.DiskFloor(n.cfg.Dir); free < floor {
 		return wire.Condition{Unready: fmt.Sprintf("its disk is nearly full: %s free where sandboxes are kept, at least %s are needed", muster.Bytes(free), muster.Bytes(floor))}
 	}
-	return wire.Condition{}
+	return wire.Condition{Unready: n.devices.Missing()}
 }
 
 // readBroken reads an operator's file that says that the node is broken.

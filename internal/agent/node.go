@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/devices"
 	"github.com/musterhq/muster/internal/agent/fencing"
 	"github.com/musterhq/muster/internal/agent/inputs"
 )
@@ -31,6 +33,7 @@ type node struct {
 	guard    *fencing.Guard
 	inputs   *inputs.Cache
 	images   contract.Images    // nil if there are none
+	devices  *devices.Inventory // not nil
 	runtimes []contract.Runtime // that work here
 	problems []string
 	// noNetworks is why no network is made here.
@@ -54,6 +57,10 @@ func newNode(cfg Config) *node {
 		starts: make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0))), files: make(chan struct{}, 8), probing: make(chan struct{}, 1),
 	}
 	n.trash = newTrash(n.emptyDir, n.log)
+	if n.devices = cfg.Devices; n.devices == nil {
+		n.devices = &devices.Inventory{}
+	}
+	n.problems = slices.Clone(n.devices.Problems)
 	return n
 }
 
@@ -98,6 +105,12 @@ func (n *node) checkRuntimes(ctx context.Context) error {
 // attributes are those that the node was given, and what it found out about itself.
 func (n *node) attributes() map[string]string {
 	out := maps.Clone(n.cfg.Attributes)
+	if found := n.devices.Attributes(); len(found) > 0 {
+		if out == nil {
+			out = map[string]string{}
+		}
+		maps.Copy(out, found)
+	}
 	for _, rt := range n.runtimes {
 		if _, images := rt.(contract.ImageRuntime); images && n.images != nil {
 			if out == nil {

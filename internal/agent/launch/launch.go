@@ -99,6 +99,31 @@ func (p Plan) Contain(c *contract.SandboxConfig, image *contract.Image) *muster.
 	return nil
 }
 
+// Equip gives a container the devices that it was granted. Their variables count over those of image
+// and job, but lists of directories are put before what is there.
+func Equip(c *contract.SandboxConfig, d *contract.Devices) {
+	if d == nil {
+		return
+	}
+	c.Container.Devices = d
+	for _, kv := range d.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		at := slices.IndexFunc(c.Env, func(have string) bool { return strings.HasPrefix(have, name+"=") })
+		switch {
+		case at < 0:
+			c.Env = append(c.Env, kv)
+		case name == "PATH" || name == "LD_LIBRARY_PATH":
+			if _, have, _ := strings.Cut(c.Env[at], "="); have != "" {
+				value += ":" + have
+			}
+			c.Env[at] = name + "=" + value
+		default:
+			c.Env[at] = kv
+		}
+	}
+	sort.Strings(c.Env)
+}
+
 // hasFiles reports whether the job puts files in or takes some out.
 func hasFiles(s *wire.AllocSpec) bool { return len(s.Inputs)+len(s.Outputs) > 0 }
 

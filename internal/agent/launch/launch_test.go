@@ -47,3 +47,17 @@ func TestContainerConfig(t *testing.T) {
 		t.Errorf("hostname %q", got)
 	}
 }
+
+// Variables of devices count over those of image and job; lists of directories are put before them.
+func TestEquip(t *testing.T) {
+	c := &contract.SandboxConfig{Env: []string{"CUDA_VISIBLE_DEVICES=3", "LD_LIBRARY_PATH=/own", "Z=1"}, Container: &contract.Container{}}
+	d := &contract.Devices{Env: []string{"CUDA_VISIBLE_DEVICES=0", "LD_LIBRARY_PATH=/vendor", "A=2"}}
+	Equip(c, d)
+	if got := strings.Join(c.Env, " "); got != "A=2 CUDA_VISIBLE_DEVICES=0 LD_LIBRARY_PATH=/vendor:/own Z=1" || c.Container.Devices != d {
+		t.Errorf("%q", got)
+	}
+	Equip(c, nil)
+	if len(c.Env) != 4 {
+		t.Errorf("%q", c.Env)
+	}
+}
