@@ -72,8 +72,8 @@ sed -i 's/2000/3000/' web.yaml && muster job submit web.yaml`,
 		yaml:   []string{"python.yaml", ""},
 		before: `mkdir -p src && echo 'import sys; print(sys.stdin.read())' > script.py && echo in > in`,
 		instead: map[string]string{
-			"muster cp wheels RUNNER:/wheels":                                                        "", // the runner of the page above is released, and pip needs an image
-			"muster exec RUNNER -- pip install --no-index --find-links /wheels numpy":         "",
+			"muster cp wheels RUNNER:/wheels":                                                           "", // the runner of the page above is released, and pip needs an image
+			"muster exec RUNNER -- pip install --no-index --find-links /wheels numpy":                   "",
 			"muster cp ./src RUNNER:/workspace ; muster ls RUNNER:/workspace ; muster port RUNNER 8000": "muster cp ./src RUNNER:src ; muster ls RUNNER:src",
 			"muster x python -- python3 script.py < in > out":                                           "muster x python -- python3 -c 'import sys; print(sys.stdin.read())' < in > out",
 		},
