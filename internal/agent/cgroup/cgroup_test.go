@@ -220,3 +220,37 @@ func TestInsideNeverMovesTheFirstThread(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDelegated: the cgroup of an ordinary user is found, also after its processes were moved; else the reason is said.
+func TestDelegated(t *testing.T) {
+	mount := t.TempDir()
+	unit := filepath.Join(mount, "user.slice/unit")
+	if err := os.MkdirAll(filepath.Join(unit, leaf), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(unit, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v2 := []tree{{root: "/", mount: mount, v2: true}}
+	refused := func(trees []tree, own, want string) {
+		t.Helper()
+		if dir, err := delegated(trees, own); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("found %q, %v, want an error with %q", dir, err, want)
+		}
+	}
+	refused(append(v2, tree{root: "/", controllers: []string{"memory"}}), "0::/user.slice/unit\n", "version 1")
+	refused(nil, "", "version 1")
+	refused(v2, "0::/user.slice/unit\n", "Delegate=yes")
+	write("cgroup.procs", "")
+	write("cgroup.subtree_control", "")
+	write("cgroup.controllers", "cpu pids\n")
+	refused(v2, "0::/user.slice/unit\n", "no controller memory")
+	write("cgroup.controllers", "cpu memory pids\n")
+	for _, own := range []string{"0::/user.slice/unit\n", "1:name=systemd:/x\n0::/user.slice/unit/" + leaf + "\n"} {
+		if dir, err := delegated(v2, own); err != nil || dir != unit {
+			t.Errorf("%q: found %q, %v, want %q", own, dir, err, unit)
+		}
+	}
+}

@@ -34,33 +34,36 @@ type Groups struct {
 
 // Open finds the hierarchies and makes the parent in each. What cannot be enforced is told as problems.
 func Open(parent string) (*Groups, []string) {
-	const unlimited = "memory limits are not enforced and processes are not counted: "
 	if parent == "" {
-		return nil, []string{unlimited + "no cgroup parent is configured"}
+		return nil, []string{Unlimited + "no cgroup parent is configured"}
 	}
 	if os.Geteuid() != 0 {
-		return nil, []string{unlimited + "cgroups need root"}
+		return nil, []string{Unlimited + "cgroups need root"}
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return nil, []string{unlimited + err.Error()}
+		return nil, []string{Unlimited + err.Error()}
 	}
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return nil, []string{unlimited + err.Error()}
+		return nil, []string{Unlimited + err.Error()}
 	}
 	trees := parseTrees(string(mounts))
 	g := choose(trees, filepath.Clean(parent))
 	if len(g.parents) == 0 {
-		return nil, []string{unlimited + "no cgroup hierarchy with the controllers memory, cpu or pids is mounted"}
+		return nil, []string{Unlimited + "no cgroup hierarchy with the controllers memory, cpu or pids is mounted"}
 	}
 	if err := g.makeParents(); err != nil {
-		return nil, []string{unlimited + err.Error()}
+		return nil, []string{Unlimited + err.Error()}
 	}
 	if !g.v2 {
 		g.openHome(trees, string(own))
 	}
-	var problems []string
+	return g, g.problems()
+}
+
+// problems are sentences about what cannot be limited.
+func (g *Groups) problems() (problems []string) {
 	if g.memory == "" {
 		problems = append(problems, "memory limits are not enforced: there is no memory controller")
 	} else {
@@ -69,7 +72,7 @@ func Open(parent string) (*Groups, []string) {
 	if g.pids == "" {
 		problems = append(problems, "the number of processes is not limited: there is no pids controller")
 	}
-	return g, problems
+	return problems
 }
 
 // Unified reports whether all controllers live in one tree (cgroup v2).
