@@ -35,6 +35,7 @@ type Config struct {
 	Limit int64
 	// Shift is added to every owner while unpacking: the first id of the node's user namespace.
 	// Layers that were unpacked with another one are not used again and go when nobody uses them.
+	// Below 0: this process is root of a user namespace that has -Shift ids; see unpack.Unpack.
 	Shift int
 	// Grant asks the server how to pull a reference, which is given in its full form
 	// ("docker.io/library/busybox:latest"). nil: anonymously.

@@ -111,8 +111,10 @@ func (m *measurer) add(at string, st *unix.Stat_t) error {
 	case unix.S_IFDIR: // its size is the file system's affair
 		size = 0
 		var y [1]byte
-		if n, err := unix.Lgetxattr(path.Join(m.dir, at), opaqueAttr, y[:]); err == nil && n == 1 {
-			target = string(y[:])
+		for _, attr := range []string{opaqueAttr, userOpaqueAttr} { // a layer has one or the other
+			if n, err := unix.Lgetxattr(path.Join(m.dir, at), attr, y[:]); err == nil && n == 1 {
+				target = string(y[:])
+			}
 		}
 	case unix.S_IFLNK:
 		var err error

@@ -21,6 +21,8 @@ type tree struct {
 	root int
 	// shift is added to the owners of directories that the layer did not name.
 	shift int
+	// opaqueAttr is the attribute of opaque directories.
+	opaqueAttr string
 	// full is asked when the disk is full: whether there is room now.
 	full func() bool
 
@@ -57,7 +59,7 @@ func openTree(dir string, shift int, full func() bool) (*tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	return &tree{dir: dir, root: fd, shift: shift, full: full, fd: -1, opaque: map[string]bool{}, kept: kept{most: maxNames}}, nil
+	return &tree{dir: dir, root: fd, shift: shift, opaqueAttr: opaqueAttr, full: full, fd: -1, opaque: map[string]bool{}, kept: kept{most: maxNames}}, nil
 }
 
 // close closes its descriptors.
@@ -234,7 +236,7 @@ func (t *tree) hide(at string) error {
 	if t.opaque[at] {
 		return nil
 	}
-	err := t.retry(func() error { return unix.Lsetxattr(t.path(at), opaqueAttr, []byte("y"), 0) })
+	err := t.retry(func() error { return unix.Lsetxattr(t.path(at), t.opaqueAttr, []byte("y"), 0) })
 	if err != nil {
 		return fmt.Errorf("making %s opaque: %w", dot(at), err)
 	}
@@ -250,8 +252,12 @@ func (t *tree) path(at string) string {
 	return t.dir + "/" + at
 }
 
-// opaqueAttr is the attribute by which the overlay file system knows an opaque directory.
-const opaqueAttr = "trusted.overlay.opaque"
+// opaqueAttr is the attribute by which the overlay file system knows an opaque directory, and
+// userOpaqueAttr that with its option userxattr.
+const (
+	opaqueAttr     = "trusted.overlay.opaque"
+	userOpaqueAttr = "user.overlay.opaque"
+)
 
 // whiteout hides a name of lower layers. What this layer itself has there stays: a directory
 // becomes opaque, and anything else hides what is below anyway.

@@ -24,7 +24,9 @@ type unpacker struct {
 	tree *tree
 	// shift is added to owners. Ids beyond the range of a user namespace become nobody.
 	shift int
-	room  Room
+	// ids, if not 0, are all ids that there are: those of the user namespace of this process.
+	ids  int
+	room Room
 
 	// granted is how many bytes of room were granted and not yet used.
 	granted int64
@@ -104,15 +106,22 @@ const (
 )
 
 // Unpack writes a tar into dir, which is empty and which nobody else uses. Every owner is moved by
-// shift. When the disk is full, it asks full whether there is room now. An *EntryError is the
+// shift. Below 0 it says how many ids the user namespace has in which this process is root: owners
+// are not moved then, and what marks a directory as opaque is an attribute that this root may set,
+// see the option userxattr of the overlay file system. When the disk is full, it asks full whether there is room now. An *EntryError is the
 // layer's fault. Of other errors, failure.IsSystem tells which are the machine's.
 func Unpack(ctx context.Context, dir string, r io.Reader, shift int, room Room, full func() bool) (Notes, error) {
+	ids := max(0, -shift)
+	shift = max(0, shift)
 	t, err := openTree(dir, shift, full)
 	if err != nil {
 		return Notes{}, err
 	}
 	defer t.close()
 	u := newUnpacker(ctx, t, shift, room)
+	if u.ids = ids; ids > 0 {
+		t.opaqueAttr = userOpaqueAttr
+	}
 	err = u.all(r)
 	return u.notes, err
 }
@@ -489,6 +498,12 @@ func (u *unpacker) id(id int) (int, error) {
 	if id < 0 || id >= 1<<32-1 {
 		return 0, evil("the owner %d", id)
 	}
+	if u.ids > 0 && id >= u.ids {
+		u.notes.Owners++
+		if id = nobody; id >= u.ids {
+			id = 0 // the only one that there is
+		}
+	}
 	if u.shift == 0 {
 		return id, nil
 	}
@@ -530,6 +545,11 @@ func (u *unpacker) attributes(h *tar.Header, set func(string, []byte) error) err
 		case nil:
 		case unix.EOPNOTSUPP, unix.E2BIG, unix.ERANGE, unix.EINVAL, unix.ENOSPC: // ENOSPC: more than an inode holds
 			u.notes.Attributes++
+		case unix.EPERM:
+			if u.ids == 0 {
+				return fmt.Errorf("attribute %s: %w", failure.Bounded(name), err)
+			}
+			u.notes.Attributes++ // root of a user namespace may not do all that root may
 		default:
 			return fmt.Errorf("attribute %s: %w", failure.Bounded(name), err)
 		}

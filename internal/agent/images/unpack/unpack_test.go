@@ -279,3 +279,30 @@ func TestDiskFillsMeanwhile(t *testing.T) {
 		t.Errorf("%v after %d calls", err, calls)
 	}
 }
+
+// In the user namespace of an ordinary user owners stay where there are such ids, and directories are opaque by an attribute
+// that its root may set.
+func TestUserNamespace(t *testing.T) {
+	layertest.NeedRoot(t)
+	data := layertest.TarOf(t, layertest.Item{Name: "d", Type: tar.TypeDir}, layertest.Item{Name: "d/.wh..wh..opq"},
+		layertest.Item{Name: "d/app", UID: 1000}, layertest.Item{Name: "d/far", UID: 100_000})
+	for ids, want := range map[int][2]uint32{1: {0, 0}, 65537: {1000, nobody}} {
+		dir, err := into(t, data, -ids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, name := range []string{"d/app", "d/far"} {
+			var st unix.Stat_t
+			if err := unix.Lstat(filepath.Join(dir, name), &st); err != nil || st.Uid != want[i] {
+				t.Errorf("%d ids: %s belongs to %d, want %d: %v", ids, name, st.Uid, want[i], err)
+			}
+		}
+		var y [1]byte
+		if n, err := unix.Lgetxattr(filepath.Join(dir, "d"), userOpaqueAttr, y[:]); err != nil || string(y[:n]) != "y" {
+			t.Errorf("%d ids: opaque is %q, %v", ids, y[:n], err)
+		}
+		if _, err := unix.Lgetxattr(filepath.Join(dir, "d"), opaqueAttr, y[:]); err == nil {
+			t.Errorf("%d ids: it has root's attribute", ids)
+		}
+	}
+}
