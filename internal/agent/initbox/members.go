@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/userns"
 	"github.com/musterhq/muster/internal/wait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -180,6 +181,6 @@ func Destroy(ctx context.Context, dir string) error {
 		errs = append(errs, cgroup.RemoveAll(record.Sandbox.Cgroups))
 	}
 	// Where there never was a box, nothing is there to be deleted.
-	errs = append(errs, os.RemoveAll(filepath.Join(dir, Box)), removeFile(filepath.Join(dir, initwire.Socket)))
+	errs = append(errs, userns.RemoveAll(filepath.Join(dir, Box)), removeFile(filepath.Join(dir, initwire.Socket)))
 	return errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/userns"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -110,6 +111,10 @@ func RemoveTree(dir string) error {
 		case !errors.Is(err, syscall.ENOTEMPTY):
 			return err
 		}
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		// Containers of an ordinary user leave files of other ids.
+		return userns.RemoveAll(dir)
 	}
 	return err
 }
