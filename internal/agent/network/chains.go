@@ -58,7 +58,7 @@ func (w writer) sets(r rules, node nodeView) error {
 	}{
 		{r.outbound(), nil},
 		{r.ports(), nil},
-		{&nftables.Set{Table: w.table, ID: 3, Name: setNever, KeyType: nftables.TypeIPAddr, Interval: true}, intervals(never())},
+		{&nftables.Set{Table: w.table, ID: 3, Name: setNever, KeyType: nftables.TypeIPAddr, Interval: true}, intervals(append(never(), r.never...))},
 		{&nftables.Set{Table: w.table, ID: 4, Name: setResolvers, KeyType: nftables.TypeIPAddr}, resolvers},
 		{&nftables.Set{Table: w.table, ID: 5, Name: setOpened, KeyType: nftables.TypeIFName, KeyByteOrder: binaryutil.NativeEndian}, opened},
 	} {

@@ -39,7 +39,7 @@ func (p *Pool) Check(ctx context.Context) error {
 		return fmt.Errorf("this node's nftables does not do what is needed (Linux 5.9 or later with fib, nat, reject and conntrack): %w", err)
 	}
 	var problems []string
-	if servers, _ := resolvers(resolvConfs[:]); len(servers) == 0 {
+	if servers, _ := resolvers(resolvConfs[:]); len(servers) == 0 && !p.config.Resolver.IsValid() {
 		problems = append(problems, "this node has no IPv4 DNS server that sandboxes with network bridge could use: they resolve no names")
 	}
 	if err := trial.limitFlows(p.flows()); err != nil {

@@ -41,7 +41,9 @@ func (p *Pool) lookAtNode() (nodeView, error) {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err == nil {
 		v.ipv6 = true
 	}
-	v.resolvers, v.search = resolvers(resolvConfs[:])
+	if v.resolvers, v.search = resolvers(resolvConfs[:]); len(v.resolvers) == 0 && p.config.Resolver.IsValid() {
+		v.resolvers = []netip.Addr{p.config.Resolver}
+	}
 	links, err := listLinks()
 	if err != nil {
 		return v, fmt.Errorf("list the node's interfaces: %w", err)

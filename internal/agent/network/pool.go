@@ -55,8 +55,13 @@ type Config struct {
 	// Spare ready ones are kept while Run runs; 0 is 4, below 0 none.
 	Spare int
 	// Flows is how many connections one sandbox may have; 0: by the size of the node's table of tracked connections.
-	Flows  int
-	Logger *slog.Logger
+	Flows int
+	// Never are addresses that no sandbox reaches, beside those that never names: where the node's
+	// own network is not that of the host, those of the host.
+	Never []netip.Prefix
+	// Resolver answers the DNS requests of sandboxes if the node names no server that they reach.
+	Resolver netip.Addr
+	Logger   *slog.Logger
 }
 
 const (
@@ -129,7 +134,7 @@ func New(c Config) (*Pool, error) {
 		config: c, spare: c.Spare, log: c.Logger, names: naming{c.Name}, wake: make(chan struct{}, 1),
 		entries: map[string]*entry{}, used: map[int]use{},
 	}
-	p.rules = rules{names: p.names, conns: make(chan *nftables.Conn, keptConns)}
+	p.rules = rules{names: p.names, never: c.Never, conns: make(chan *nftables.Conn, keptConns)}
 	p.links = newRemover(p.names)
 	switch {
 	case c.Spare == 0:

@@ -25,7 +25,8 @@ import (
 // and where it may not go once more after it.
 type rules struct {
 	names naming
-	netns int // descriptor of the namespace to write in, for Check; 0 is the agent's own
+	never []netip.Prefix // beside those of the function never
+	netns int            // descriptor of the namespace to write in, for Check; 0 is the agent's own
 	// conns are connections that nobody uses now; nil keeps none. They are kept because closing one waits,
 	// with the lock of all transactions held, until what was deleted last is out of use (12 ms, measured).
 	conns chan *nftables.Conn

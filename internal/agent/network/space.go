@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -40,12 +42,34 @@ type wiring struct {
 	resolvers   []netip.Addr // of the node; some clouds have theirs among the link-local addresses
 }
 
+// pingGroups is the setting of who may send a ping.
+const pingGroups = "/proc/sys/net/ipv4/ping_group_range"
+
+// mapped makes a setting fit the user namespace of an ordinary user: the kernel takes no group that is not in it.
+func mapped(file, value string) string {
+	b, err := os.ReadFile("/proc/self/gid_map")
+	if file != pingGroups || err != nil {
+		return value
+	}
+	last := uint64(0)
+	for line := range strings.Lines(string(b)) {
+		var inside, outside, count uint64
+		if _, err := fmt.Sscan(line, &inside, &outside, &count); err == nil {
+			last = max(last, inside+count-1)
+		}
+	}
+	if last >= math.MaxInt32 {
+		return value // all that there are
+	}
+	return "0 " + strconv.FormatUint(last, 10)
+}
+
 // settings of each namespace. A sandbox's root is no root of the namespace: without
 // the first it could not listen on port 80, without the second not send a ping. IPv6 is
 // off for the interfaces to come; the loopback keeps its ::1, which programs expect.
 var settings = []struct{ file, value string }{
 	{"/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"},
-	{"/proc/sys/net/ipv4/ping_group_range", "0 2147483647"},
+	{pingGroups, "0 2147483647"},
 	{"/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"},
 }
 
@@ -98,7 +122,7 @@ func enterNew() (ns *os.File, h *netlink.Handle, back bool, err error) {
 // furnish sets up the namespace that the thread is in.
 func furnish() (*os.File, *netlink.Handle, error) {
 	for _, s := range settings {
-		if err := os.WriteFile(s.file, []byte(s.value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.WriteFile(s.file, []byte(mapped(s.file, s.value)), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, nil, err
 		}
 	}

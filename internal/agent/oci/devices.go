@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,9 @@ var maybeDevices = []string{"kvm", "vhost-vsock", "net/tun"}
 // stdio to the container's root. Were they the node's, root inside could take /dev/null from every program of the node:
 // inodes of a device are shared by all mounts of devtmpfs. It must come after all that needs the node's devices.
 func (s *stage) makeDevices() error {
+	if s.r.rootless() {
+		return s.bindDevices()
+	}
 	const flags = unix.MS_NOSUID | unix.MS_NOEXEC
 	copies := map[string]unix.Stat_t{}
 	if !s.r.program.usual() {
@@ -57,11 +61,61 @@ func (s *stage) makeDevices() error {
 			return err
 		}
 	}
+	return linkDevices()
+}
+
+func linkDevices() error {
 	// A program may be a script, or look for its own descriptors.
 	if err := os.Symlink("/proc/self/fd", "/dev/fd"); err != nil {
 		return err
 	}
 	return os.Mkdir("/dev/shm", 0o1777)
+}
+
+// bindDevices covers /dev with the node's own devices: an ordinary user can make none. They belong to the node's root,
+// whom the user namespace does not have, so that nobody inside can change them.
+func (s *stage) bindDevices() error {
+	if err := s.findDevices(); err != nil {
+		return err
+	}
+	sources := map[string]string{}
+	for _, d := range privateDevices {
+		sources[d.name] = filepath.Join("/dev", d.name)
+	}
+	if granted := s.c.Container.Devices; granted != nil {
+		for _, n := range granted.Nodes {
+			sources[strings.TrimPrefix(n.Path, "/dev/")] = n.HostPath
+		}
+	}
+	opened := map[string]int{}
+	defer func() {
+		for _, fd := range opened {
+			_ = unix.Close(fd)
+		}
+	}()
+	for name, path := range sources {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		opened[name] = fd
+	}
+	if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "size=64k,mode=0755"); err != nil {
+		return &os.PathError{Op: "mount tmpfs on", Path: "/dev", Err: err}
+	}
+	for name, fd := range opened {
+		path := filepath.Join("/dev", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, nil, 0o666); err != nil {
+			return err
+		}
+		if err := unix.Mount("/proc/thread-self/fd/"+strconv.Itoa(fd), path, "", unix.MS_BIND, ""); err != nil {
+			return &os.PathError{Op: "bind", Path: path, Err: err}
+		}
+	}
+	return linkDevices()
 }
 
 func (s *stage) makeDevice(name string, mode uint32, number uint64) error {

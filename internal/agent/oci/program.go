@@ -123,7 +123,12 @@ func (p *program) run(ctx context.Context, s *stage, descriptors []int) error {
 	} else {
 		dirs = s.r.groups.Starter(dirs)
 	}
-	argv = append(argv, "run", "--detach", "--bundle", s.bundle(), "--pid-file", filepath.Join(s.box, pidName),
+	argv = append(argv, "run")
+	if s.r.rootless() {
+		// The kernel counts keyrings by user, and an ordinary one may have 200. Nothing inside can use keys: see the filter.
+		argv = append(argv, "--no-new-keyring")
+	}
+	argv = append(argv, "--detach", "--bundle", s.bundle(), "--pid-file", filepath.Join(s.box, pidName),
 		"--preserve-fds", fmt.Sprint(len(descriptors)-3), s.name)
 	pidfd := -1
 	attr := &syscall.ProcAttr{
@@ -217,9 +222,14 @@ func (p *program) born(ctx context.Context, s *stage) (pid, pidfd int, err error
 		return 0, -1, fmt.Errorf("hold the container's init: %w", err)
 	}
 	// Looked at after it is held: a number that is in our cgroup now is ours.
-	if pids, _ := cgroup.Pids(s.dirs); !contains(pids, pid) {
+	if len(s.dirs) == 0 {
+		err = firstInside(pid)
+	} else if pids, _ := cgroup.Pids(s.dirs); !contains(pids, pid) {
+		err = fmt.Errorf("process %d, which %s calls the container's init, is not in the sandbox's cgroup", pid, p)
+	}
+	if err != nil {
 		_ = unix.Close(fd)
-		return 0, -1, fmt.Errorf("process %d, which %s calls the container's init, is not in the sandbox's cgroup", pid, p)
+		return 0, -1, err
 	}
 	if err = filtered(ctx, s, pid); err == nil {
 		err = forbidDevices(pid)
@@ -230,6 +240,26 @@ func (p *program) born(ctx context.Context, s *stage) (pid, pidfd int, err error
 		return 0, -1, fmt.Errorf("%s: %w", p, err)
 	}
 	return pid, fd, nil
+}
+
+// firstInside makes sure, where there are no cgroups, that a process is of this user namespace and the first of a process
+// namespace of its own: all of the sandbox ends with it.
+func firstInside(pid int) error {
+	proc := "/proc/" + strconv.Itoa(pid)
+	theirs, err1 := os.Readlink(proc + "/ns/user")
+	ours, err2 := os.Readlink("/proc/self/ns/user")
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	text, _ := cgroup.ReadSmall(proc + "/status")
+	for line := range strings.Lines(text) {
+		if numbers, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			if f := strings.Fields(numbers); theirs == ours && len(f) > 1 && f[len(f)-1] == "1" {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("process %d, which shall be the container's init, is not the first process of a container", pid)
 }
 
 // filtered makes sure that the container has the filter of system calls that it shall have: a program that

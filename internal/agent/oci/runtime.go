@@ -57,6 +57,15 @@ type Config struct {
 	Images string
 	// Scratch is the size of a writable layer if no disk is asked for.
 	Scratch muster.Bytes
+	// Groups opens the cgroups, and says what is not limited by them. Nil: those below CgroupParent.
+	Groups func() (*cgroup.Groups, []string)
+	// UserIDs is how many ids the user namespace has in which this process is root and an ordinary user outside; 0: it is root of the
+	// node. There are no loop devices then, no devices are made, and there may be no cgroups.
+	UserIDs int
+	// UserWhy is why UserIDs is 1.
+	UserWhy string
+	// Refusal is why containers cannot be made here; empty: try.
+	Refusal string
 	Log     *slog.Logger
 }
 
@@ -166,6 +175,9 @@ func (r *Runtime) probe(ctx context.Context) (err error) {
 		_ = r.owners.Close()
 		r.owners = nil
 	}
+	if r.config.Refusal != "" {
+		return errors.New(r.config.Refusal)
+	}
 	if os.Geteuid() != 0 {
 		return errors.New("containers need root on the node")
 	}
@@ -176,9 +188,17 @@ func (r *Runtime) probe(ctx context.Context) (err error) {
 	if len(known) > 0 && r.config.RefuseHoles {
 		return fmt.Errorf("runtime_holes of its pool is refuse, and %s", strings.Join(known, "; "))
 	}
-	r.groups, r.problems = cgroup.Open(r.config.CgroupParent)
+	if r.config.Groups != nil {
+		r.groups, r.problems = r.config.Groups()
+	} else {
+		r.groups, r.problems = cgroup.Open(r.config.CgroupParent)
+	}
 	r.problems = append(known, r.problems...)
-	if r.groups == nil {
+	if r.rootless() {
+		if !r.program.leavesCgroups() {
+			return fmt.Errorf("an ordinary user needs crun for containers, and this is %s; install crun, for example with `apt-get install crun`", r.program)
+		}
+	} else if r.groups == nil {
 		return fmt.Errorf("containers need cgroups: %v", r.problems)
 	}
 	if r.places = stagePlaces(); len(r.places) == 0 {
@@ -188,7 +208,10 @@ func (r *Runtime) probe(ctx context.Context) (err error) {
 		r.problems = append(r.problems, "system calls are not filtered: there is no list for "+runtime.GOARCH)
 	}
 	r.masked, r.readonly = existing(maskedPaths), existing(readonlyPaths)
-	if r.base = r.config.IDBase; r.base > 0 {
+	if r.rootless() {
+		r.base = 0
+		r.problems = append(r.problems, r.userProblems()...)
+	} else if r.base = r.config.IDBase; r.base > 0 {
 		if owners, err := openOwners(r.config.InitPath, rootIs(r.base)); err != nil {
 			r.base = 0
 			r.problems = append(r.problems, "sandboxes have no user namespace, their root is the node's: "+err.Error())
@@ -200,7 +223,7 @@ func (r *Runtime) probe(ctx context.Context) (err error) {
 	} else {
 		r.problems = append(r.problems, "sandboxes have no user namespace, their root is the node's: no range of ids is configured")
 	}
-	r.loops = true
+	r.loops = !r.rootless()
 	if code := newFilter(); r.program.leavesCgroups() && r.seccomp != nil && code != nil {
 		r.filter = encode(code)
 		if r.attempt(ctx) == nil {
@@ -209,6 +232,20 @@ func (r *Runtime) probe(ctx context.Context) (err error) {
 		r.filter = ""
 	}
 	return r.try(ctx)
+}
+
+// rootless reports whether the agent is an ordinary user outside of its user namespace.
+func (r *Runtime) rootless() bool { return r.config.UserIDs > 0 }
+
+// userProblems are what containers of an ordinary user lack beside limits, which the cgroups are asked for.
+func (r *Runtime) userProblems() (all []string) {
+	if r.config.UserIDs == 1 {
+		all = append(all, "containers have one user, root: programs that become another user in them fail, as apt-get and databases do ("+r.config.UserWhy+")")
+	}
+	return append(all,
+		"containers run as an ordinary user: who gets out of one has the rights of this user, and so all files of this agent",
+		"disk is not limited but for those who ask for a size, and that is in memory: an ordinary user has no file systems in files",
+	)
 }
 
 func existing(paths []string) (there []string) {

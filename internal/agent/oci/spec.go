@@ -88,7 +88,7 @@ func (s *stage) mounts() []specs.Mount {
 	all := []specs.Mount{
 		mount("/proc", "proc", "proc", harmless),
 		mount("/dev", "tmpfs", "tmpfs", []string{"nosuid", "strictatime", "mode=755", "size=65536k"}),
-		mount("/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}),
+		mount("/dev/pts", "devpts", "devpts", s.terminals()),
 		mount("/dev/shm", "tmpfs", "shm", with("mode=1777", sharedMemory)),
 		mount("/dev/mqueue", "mqueue", "mqueue", harmless),
 	}
@@ -115,6 +115,15 @@ func (s *stage) mounts() []specs.Mount {
 		all = append(all, mount("/etc/"+name, "bind", s.at(name), []string{"bind", "nosuid", "nodev", "noexec"}))
 	}
 	return append(all, mount(initAt, "bind", s.at("init"), []string{"bind", "ro", "nosuid", "nodev"}))
+}
+
+// terminals are the options of the file system of terminals: they are of the group tty, if there is such a group.
+func (s *stage) terminals() []string {
+	options := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}
+	if s.r.rootless() && s.r.config.UserIDs <= 5 {
+		return options
+	}
+	return append(options, "gid=5")
 }
 
 // ownFiles are those in /etc that a container has of its own.

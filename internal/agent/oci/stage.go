@@ -185,7 +185,12 @@ func (s *stage) enter() error {
 		return fmt.Errorf("mount namespace: %w", err)
 	}
 	// crun does not start where both kinds of cgroups are mounted. None of the controllers is in this one.
-	if !s.r.groups.Unified() {
+	if s.r.rootless() && !s.r.groups.Unified() {
+		// What is mounted outside of a user namespace can be covered in it, and not unmounted.
+		if err := unix.Mount("tmpfs", "/sys/fs/cgroup", "tmpfs", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC, "size=4k,mode=0755"); err != nil && err != unix.ENOENT {
+			return fmt.Errorf("cover the hierarchies of cgroups: %w", err)
+		}
+	} else if !s.r.groups.Unified() {
 		if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 			return fmt.Errorf("unmount the second hierarchy of cgroups: %w", err)
 		}
@@ -289,6 +294,10 @@ func (s *stage) mountRoot() error {
 		return &os.PathError{Op: "chdir", Path: from, Err: err}
 	}
 	options := "lowerdir=" + lower + ",upperdir=" + s.at("scratch/upper") + ",workdir=" + s.at("scratch/work") + ",index=off,metacopy=off,redirect_dir=nofollow,xino=off"
+	if s.r.rootless() {
+		// The attributes that the overlay has of its own are root's; these are anybody's.
+		options += ",userxattr"
+	}
 	if len(options)+len(",volatile") >= os.Getpagesize() {
 		return initbox.UserFault(muster.ReasonImage, "image %s: its %d layers have names of %d bytes together, more than the kernel takes; make it of fewer layers", s.c.Container.Image.Ref, len(s.c.Container.Image.Layers), len(lower))
 	}

@@ -30,7 +30,22 @@ type Config struct {
 	StartLimit time.Duration
 	// EndLimit is how long a sandbox may take to end before all its processes are killed, see initbox.Config. 0: its default.
 	EndLimit time.Duration
-	Log      *slog.Logger
+	// Groups opens the cgroups, and says what is not limited by them. Nil: those below CgroupParent.
+	Groups func() (*cgroup.Groups, []string)
+	// Outside does what this process cannot: it is root of a user namespace, and sandboxes without a
+	// container run outside of it. Nil: this process is where they run.
+	Outside Outside
+	Log     *slog.Logger
+}
+
+// Outside works with sandboxes on behalf of an agent that is in a user namespace.
+type Outside interface {
+	// Spawn starts init with these descriptors as its own 0 and up. cgroup is an open directory, or
+	// -1: it begins in that of its parent.
+	Spawn(path string, argv, env []string, descriptors []int, cgroup int, cores []int) (pid, pidfd int, err error)
+	// Destroy and EndForgotten are those of package initbox.
+	Destroy(ctx context.Context, dir string) error
+	EndForgotten(ctx context.Context, sandboxes string, known []muster.AllocID) (int, error)
 }
 
 // Runtime is the runtime "process".
@@ -76,7 +91,11 @@ func (r *Runtime) Name() string { return Name }
 // ready makes what all sandboxes share, once.
 func (r *Runtime) ready() {
 	r.prepare.Do(func() {
-		r.groups, r.problems = cgroup.Open(r.config.CgroupParent)
+		if r.config.Groups != nil {
+			r.groups, r.problems = r.config.Groups()
+		} else {
+			r.groups, r.problems = cgroup.Open(r.config.CgroupParent)
+		}
 		for _, p := range r.problems {
 			r.keeper.Log().Warn("limits are not enforced", "runtime", Name, "problem", p)
 		}
@@ -102,8 +121,16 @@ func (r *Runtime) Attach(ctx context.Context, dir string) (contract.Sandbox, err
 
 // EndForgotten ends sandboxes whose directories are gone. See contract.Sweeper.
 func (r *Runtime) EndForgotten(ctx context.Context, sandboxes string, known []muster.AllocID) (int, error) {
+	if r.config.Outside != nil && r.groups == nil {
+		return r.config.Outside.EndForgotten(ctx, sandboxes, known)
+	}
 	return initbox.EndForgotten(ctx, r.groups, sandboxes, known)
 }
 
 // Remove ends and deletes. See contract.Runtime.
-func (r *Runtime) Remove(ctx context.Context, dir string) error { return initbox.Destroy(ctx, dir) }
+func (r *Runtime) Remove(ctx context.Context, dir string) error {
+	if r.config.Outside != nil {
+		return r.config.Outside.Destroy(ctx, dir)
+	}
+	return initbox.Destroy(ctx, dir)
+}

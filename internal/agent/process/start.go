@@ -33,7 +33,7 @@ func (r *Runtime) Start(ctx context.Context, c contract.SandboxConfig) (contract
 		Start: &initwire.Start{
 			Work: c.Work, Command: c.Command, Env: c.Env,
 			Timeout: c.Timeout, KillGrace: c.KillGrace, OutputLimit: c.OutputLimit,
-			OpenFiles: initbox.OpenFiles, ResetOOM: r.keeper.Shielded(), ShieldOOM: os.Geteuid() == 0,
+			OpenFiles: initbox.OpenFiles, ResetOOM: r.keeper.Shielded(), ShieldOOM: r.config.Outside == nil && os.Geteuid() == 0,
 		},
 	}
 	plan.Spawn = func(_ context.Context, descriptors []int) (int, int, error) { return r.spawn(&c, dirs, descriptors) }
@@ -48,6 +48,9 @@ func (r *Runtime) spawn(c *contract.SandboxConfig, dirs []string, descriptors []
 	}
 	if err := r.groups.Create(dirs, limits); err != nil {
 		return 0, -1, err
+	}
+	if r.config.Outside != nil {
+		return r.spawnOutside(c, dirs, descriptors)
 	}
 	pidfd = -1
 	attr := &syscall.ProcAttr{Dir: "/", Env: initbox.InitEnv(), Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
@@ -73,6 +76,23 @@ func (r *Runtime) spawn(c *contract.SandboxConfig, dirs []string, descriptors []
 			_ = unix.Close(pidfd)
 		}
 		return 0, -1, err
+	}
+	noMoreDescriptors(pid)
+	return pid, pidfd, nil
+}
+
+// spawnOutside has init started outside of the user namespace of this agent.
+func (r *Runtime) spawnOutside(c *contract.SandboxConfig, dirs []string, descriptors []int) (pid, pidfd int, err error) {
+	group := -1
+	if len(dirs) > 0 {
+		if group, err = unix.Open(dirs[0], unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+			return 0, -1, fmt.Errorf("cgroup %s: %w", dirs[0], err)
+		}
+		defer func() { _ = unix.Close(group) }()
+	}
+	pid, pidfd, err = r.config.Outside.Spawn(r.config.InitPath, []string{initbox.InitName, string(c.ID)}, initbox.InitEnv(), descriptors, group, c.Cores)
+	if err != nil {
+		return 0, -1, fmt.Errorf("start %s: %w", r.config.InitPath, err)
 	}
 	noMoreDescriptors(pid)
 	return pid, pidfd, nil

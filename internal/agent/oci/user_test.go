@@ -1,0 +1,151 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/runtimetest"
+)
+
+const (
+	// userVariable is set in the process that is root of an ordinary user's namespace.
+	userVariable = "MUSTER_TEST_ORDINARY_USER"
+	// ordinary is a user whom no machine has.
+	ordinary = 912_345
+)
+
+// asOrdinaryUser runs this test once more as root of a user namespace that an ordinary user made. It reports whether this is that
+// process.
+func asOrdinaryUser(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(userVariable) != "" {
+		return true
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("becoming an ordinary user needs root")
+	}
+	if _, err := exec.LookPath("crun"); err != nil {
+		t.Skip(err)
+	}
+	// Not below directories that are closed to others.
+	dir, err := os.MkdirTemp("", "muster-user-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := errors.Join(os.Chmod(dir, 0o711), os.Mkdir(filepath.Join(dir, "tmp"), 0o700), os.Chown(filepath.Join(dir, "tmp"), ordinary, ordinary)); err != nil {
+		t.Fatal(err)
+	}
+	for name, from := range map[string]string{"oci.test": "/proc/self/exe", "muster-init": initPath} {
+		copyProgram(t, from, filepath.Join(dir, name))
+	}
+	user := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinary, Gid: ordinary}, Pdeathsig: syscall.SIGKILL}
+	inside := []string{"--user", "--map-root-user", "--net", "--mount", "--propagation", "private", "--"}
+	try := exec.Command("unshare", append(inside, "true")...)
+	try.SysProcAttr, try.Dir = user, "/"
+	if out, err := try.CombinedOutput(); err != nil {
+		t.Skipf("an ordinary user gets no user namespace here: %v: %s", err, out)
+	}
+	args := append(inside, filepath.Join(dir, "oci.test"), "-test.run=^"+t.Name()+"$", "-test.v=true", "-test.timeout=10m")
+	cmd := exec.CommandContext(t.Context(), "unshare", args...)
+	cmd.SysProcAttr, cmd.Dir = user, "/"
+	cmd.Env = append(os.Environ(), userVariable+"=1", "MUSTER_TEST_INIT="+filepath.Join(dir, "muster-init"), "TMPDIR="+filepath.Join(dir, "tmp"), "HOME=/")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if text := string(out); !strings.Contains(text, "--- PASS: "+t.Name()) {
+		t.Errorf("nothing was tried:\n%s", text)
+	}
+	return false
+}
+
+func copyProgram(t *testing.T, from, to string) {
+	t.Helper()
+	r, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	w, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(w, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Chmod(0o755), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newUserRuntime makes a runtime as an agent in its user namespace does.
+func newUserRuntime(t *testing.T) *Runtime {
+	t.Helper()
+	r, err := New(Config{
+		InitPath: initPath, UserIDs: 1, UserWhy: "it is a test",
+		Groups:     func() (*cgroup.Groups, []string) { return nil, []string{cgroup.Unlimited + "it is a test"} },
+		StartLimit: time.Duration(runtimetest.Slow()) * initbox.DefaultStartLimit,
+		Log:        slog.New(initMinder{slog.DiscardHandler, t}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.ready(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestConformanceOrdinaryUser: the containers of an ordinary user, without cgroups, do all that others do but for limits.
+func TestConformanceOrdinaryUser(t *testing.T) {
+	if !asOrdinaryUser(t) {
+		return
+	}
+	first := newUserRuntime(t)
+	runtimetest.Run(t, runtimetest.Suite{
+		NoDiskLimit: "no loop devices for an ordinary user", NoFreezer: "no cgroups", NoMemoryLimit: "no cgroups",
+		New:        func(t *testing.T) contract.Runtime { return likewise(t, first) },
+		Image:      busybox(t, 0),
+		ShortLines: fewerLines,
+		InitPid: func(t *testing.T, dir string) int {
+			all, err := initbox.Members(dir)
+			if err != nil || len(all) == 0 || all[0].Role != initbox.RoleInit {
+				t.Fatalf("members: %v, %v", all, err)
+			}
+			return all[0].Pid
+		},
+	})
+}
+
+// TestProblemsOfOrdinaryUser: what is weaker is said, and a user that cannot make containers is told why.
+func TestProblemsOfOrdinaryUser(t *testing.T) {
+	if !asOrdinaryUser(t) {
+		return
+	}
+	all := strings.Join(newUserRuntime(t).Problems(), "\n")
+	for _, part := range []string{"memory limits are not enforced", "containers have one user, root", "has the rights of this user", "disk is not limited"} {
+		if !strings.Contains(all, part) {
+			t.Errorf("nothing is said of %q in %s", part, all)
+		}
+	}
+	r, err := New(Config{InitPath: initPath, Refusal: "no user namespaces"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Check(context.Background()); err == nil || !strings.Contains(err.Error(), "no user namespaces") {
+		t.Errorf("refused with %v", err)
+	}
+}
