@@ -24,6 +24,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/initbin"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/process"
+	"github.com/musterhq/muster/internal/agent/userns"
 	"github.com/musterhq/muster/internal/version"
 )
 
@@ -45,6 +46,8 @@ type agentFlags struct {
 	allow             []string
 	refuseHoles       bool
 	inputLimit        string
+	// inside is the descriptor of the connection to the process outside, in a user namespace.
+	inside int
 }
 
 func agentCommand() *cobra.Command {
@@ -74,6 +77,10 @@ func agentCommand() *cobra.Command {
 	fs.StringVar(&f.leaseEnd, "lease-end", "", "what to do when no server has spoken to the node for its lease: self ends the agent with all that it runs, anything else is a command for sh that ends the machine (default: leases are not heeded)")
 	fs.StringVar(&f.broken, "broken", brokenFile, "file by which an operator or a script marks this host as broken: if it exists, the node gets no more work and is destroyed; its first line is the reason (empty: only the file broken in --dir)")
 	fs.BoolVar(&f.replace, "replace", false, "take over from an agent that runs in the directory; its sandboxes live on")
+	fs.IntVar(&f.inside, "inside", 0, "descriptor of the connection to the process outside of the user namespace that this one is in")
+	if err := fs.MarkHidden("inside"); err != nil {
+		panic(err)
+	}
 	fs.BoolVar(&f.detached, "detached", false, "log to agent.log in the directory instead of standard error")
 	for _, name := range []string{"dir", "node"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
@@ -90,6 +97,16 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return fmt.Errorf("--dir %s: no such directory; make it first", dir)
+	}
+	var user userMode
+	if f.inside > 0 {
+		if user, err = f.joinInside(dir); err != nil {
+			return err
+		}
+	} else if os.Geteuid() != 0 && f.runtime != "none" {
+		if user.refusal = userns.Refusal(cmd.Context(), f.runtime); user.refusal == "" {
+			return f.runOuter(cmd.Context(), dir)
+		}
 	}
 	temp := filepath.Join(dir, journal.TempName)
 	if err := os.Mkdir(temp, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -131,7 +148,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if err != nil {
 		return err
 	}
-	rt, err := process.New(process.Config{InitPath: initPath, CgroupParent: f.cgroup, Log: log})
+	rt, err := process.New(user.process(process.Config{InitPath: initPath, CgroupParent: f.cgroup, Log: log}))
 	if err != nil {
 		return err
 	}
@@ -141,7 +158,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		Replace: f.replace, BootDelay: f.bootDelay,
 	}
 	config.Devices = devices.Find("/")
-	config.LeaseEnd, config.Broken = f.endOfLease(dir), f.broken
+	config.LeaseEnd, config.Broken = f.endOfLease(dir, user), f.broken
 	if config.Destinations, err = destinations.Parse(f.allow); err != nil {
 		return fmt.Errorf("--allow-addresses: %w", err)
 	}
@@ -152,14 +169,16 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		}
 		config.InputLimit = size.Bytes()
 	}
-	if err := f.containers(&config, dir, initPath, log); err != nil {
+	if err := f.containers(&config, dir, initPath, log, user); err != nil {
 		return err
 	}
 	a, err := agent.New(config)
 	if err != nil {
 		return err
 	}
-	return a.Run(cmd.Context())
+	ctx, cancel := user.context(cmd.Context())
+	defer cancel()
+	return a.Run(ctx)
 }
 
 func (f agentFlags) capacity() (r muster.Resources, err error) {

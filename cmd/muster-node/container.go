@@ -13,7 +13,6 @@ import (
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/images"
 	"github.com/musterhq/muster/internal/agent/journal"
-	"github.com/musterhq/muster/internal/agent/network"
 	"github.com/musterhq/muster/internal/agent/oci"
 )
 
@@ -28,7 +27,7 @@ const (
 
 // containers adds to an agent's configuration what makes it run containers.
 // Where that is not to be had, the runtime's own check says why, to operators.
-func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.Logger) error {
+func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.Logger, user userMode) error {
 	if f.runtime == "none" {
 		return nil
 	}
@@ -39,19 +38,17 @@ func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.
 	// Agents of one host, as those of the local provider, are told apart by their directories.
 	block := fnv.New32a()
 	_, _ = block.Write([]byte(dir))
-	rt, err := oci.New(oci.Config{
+	rt, err := oci.New(user.oci(oci.Config{
 		InitPath: initPath, CgroupParent: f.cgroup, Program: f.runtime, IDBase: idBase, IDBlock: int(block.Sum32() >> 1),
 		Images: cmp.Or(f.images, dir), RefuseHoles: f.refuseHoles, Log: log,
-	})
+	}))
 	if err != nil {
 		return err
 	}
 	c.Runtimes = append(c.Runtimes, rt)
-	networks, err := network.NewAgent(network.Config{Dir: filepath.Join(dir, journal.NetworksName), Name: network.Name(dir), Logger: log})
-	if err != nil {
+	if c.Networks, err = user.networks(dir, log); err != nil {
 		return err
 	}
-	c.Networks = networks
 	c.Images = func(ways agent.ImageWays) (contract.Images, error) {
 		cache := filepath.Join(dir, journal.ImagesName)
 		if f.images != "" {
@@ -60,7 +57,7 @@ func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.
 			}
 		}
 		store, err := images.New(images.Config{
-			Dir: cache, Limit: int64(limit), Shift: rt.IDBase(), Grant: images.Granted(ways.Grant), Loaded: ways.Loaded, Fresh: tagFresh, Logger: log,
+			Dir: cache, Limit: int64(limit), Shift: cmp.Or(-user.ids(), rt.IDBase()), Grant: images.Granted(ways.Grant), Loaded: ways.Loaded, Fresh: tagFresh, Logger: log,
 			Destinations: c.Destinations,
 		})
 		if err != nil {

@@ -25,16 +25,22 @@ const (
 )
 
 // endOfLease is what ends the machine; nil if leases are not heeded.
-func (f agentFlags) endOfLease(dir string) func(context.Context) error {
+func (f agentFlags) endOfLease(dir string, user userMode) func(context.Context) error {
 	switch f.leaseEnd {
 	case "":
 		return nil
 	case leaseSelf:
-		return func(context.Context) error { return endSelf(dir, f.cgroup) }
+		return func(ctx context.Context) error { return endSelf(ctx, dir, f.cgroup, user) }
 	}
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, leaseCommand)
 		defer cancel()
+		if user.inner != nil {
+			if out, err := user.inner.Shell(ctx, f.leaseEnd); err != nil {
+				return fmt.Errorf("%s: %w: %s", f.leaseEnd, err, out)
+			}
+			return nil
+		}
 		out, err := exec.CommandContext(ctx, "/bin/sh", "-c", f.leaseEnd).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%s: %w: %s", f.leaseEnd, err, strings.TrimSpace(string(out)))
@@ -44,10 +50,13 @@ func (f agentFlags) endOfLease(dir string) func(context.Context) error {
 }
 
 // endSelf starts the process that takes this one apart.
-func endSelf(dir, cgroup string) error {
+func endSelf(ctx context.Context, dir, cgroup string, user userMode) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
+	}
+	if user.inner != nil {
+		return user.inner.Detach(ctx, self, "end", "--dir", dir, "--cgroup", cgroup)
 	}
 	cmd := exec.Command(self, "end", "--dir", dir, "--cgroup", cgroup)
 	cmd.Dir = "/"

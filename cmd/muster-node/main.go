@@ -28,6 +28,9 @@ func main() {
 	err := root().ExecuteContext(ctx)
 	stop()
 	if err != nil && !errors.Is(err, agent.ErrReplaced) {
+		if exit := exitError(0); errors.As(err, &exit) {
+			os.Exit(int(exit)) // the process that it is of has said why
+		}
 		fmt.Fprintln(os.Stderr, "muster-node:", err)
 		var dial *dialError
 		if errors.As(err, &dial) {
@@ -61,6 +64,6 @@ func root() *cobra.Command {
 		},
 	})
 	cmd.AddCommand(hostCommands()...)
-	cmd.AddCommand(endCommand())
+	cmd.AddCommand(endCommand(), holdCommand(), networksCommand())
 	return cmd
 }

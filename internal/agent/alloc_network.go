@@ -22,7 +22,10 @@ func (al *allocation) takeNetwork(ctx context.Context, c *contract.Container) *m
 		c.Network = &contract.Network{}
 		return nil
 	}
-	if n.cfg.Networks == nil || n.noNetworks != nil {
+	if n.noNetworks != nil {
+		return contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "network bridge: not to be had on node %s: %v", n.cfg.Node, n.noNetworks)
+	}
+	if n.cfg.Networks == nil {
 		return contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "network bridge: not to be had on node %s; see its problems", n.cfg.Node)
 	}
 	network, err := n.cfg.Networks.Take(ctx, al.id, contract.NetworkSpec{Mode: muster.NetworkBridge, Egress: s.Egress, Ports: s.Ports})

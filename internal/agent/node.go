@@ -84,6 +84,7 @@ func (n *node) checkRuntimes(ctx context.Context) error {
 		n.noNetworks = noNetworks
 		n.problems = append(n.problems, fmt.Sprintf("network bridge does not work here: %v", noNetworks))
 	}
+	defer func() { n.problems = distinct(n.problems) }()
 	n.checked = time.Now()
 	for i, rt := range n.cfg.Runtimes {
 		if errs[i] == nil {
@@ -100,6 +101,16 @@ func (n *node) checkRuntimes(ctx context.Context) error {
 		n.log.Warn("runtime does not work here", "runtime", rt.Name(), "error", errs[i])
 	}
 	return nil
+}
+
+// distinct leaves out what was said before: runtimes lack the same limits.
+func distinct(problems []string) (out []string) {
+	for _, p := range problems {
+		if !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // attributes are those that the node was given, and what it found out about itself.

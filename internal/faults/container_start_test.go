@@ -141,10 +141,8 @@ func (h *host) started(job string) (all []api.Alloc) {
 // only asks for nodes that have them waits, and says why; the node says what it lacks.
 func TestNoContainers(t *testing.T) {
 	t.Parallel()
-	without := func(t *testing.T) (h *host) {
-		h = newHost(t, func(c *api.ServerConfig) {
-			c.Pools[0].Max, c.Pools[0].Min, c.Pools[0].IdleTimeout = 1, 1, api.Duration(1e12)
-		})
+	// bare has a PATH without crun and runc.
+	bare := func(h *host) {
 		h.search = h.path("bin")
 		if err := os.Mkdir(h.search, 0o755); err != nil {
 			t.Fatal(err)
@@ -158,6 +156,12 @@ func TestNoContainers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+	without := func(t *testing.T) (h *host) {
+		h = newHost(t, func(c *api.ServerConfig) {
+			c.Pools[0].Max, c.Pools[0].Min, c.Pools[0].IdleTimeout = 1, 1, api.Duration(1e12)
+		})
+		bare(h)
 		h.start()
 		return h
 	}
@@ -166,6 +170,7 @@ func TestNoContainers(t *testing.T) {
 			return without(t)
 		}
 		h := newHost(t)
+		bare(h)
 		h.user = 65534
 		if err := os.Chown(h.dir, h.user, h.user); err != nil {
 			t.Fatal(err)
@@ -182,7 +187,7 @@ func TestNoContainers(t *testing.T) {
 			// One that needs none runs, so that there is a node.
 			other := h.muster("run", "--name", "other", "--memory", "64MiB", "--", "sleep", "1010")
 			h.running("other", 1)
-			reason := map[string]string{"no program": "neither crun nor runc is installed", "no root": "only root can make containers"}[name]
+			reason := map[string]string{"no program": "neither crun nor runc is installed", "no root": "for an ordinary user they need crun"}[name]
 			h.cli("run", "-d", "--name", "work", "--image", "debian:13", "--", "true").says(2, "body.spec.image", reason)
 			file := h.path("e.yaml")
 			if err := os.WriteFile(file, []byte("name: e\nimage: debian:13\n"), 0o644); err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/network"
+	"github.com/musterhq/muster/internal/agent/userns"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/testwait"
 )
@@ -299,8 +300,8 @@ func destroyInstance(dir string) error {
 			return err
 		}
 	}
-	if os.Geteuid() != 0 {
-		return nil
+	if err := userns.End(dir); err != nil || os.Geteuid() != 0 {
+		return err
 	}
 	err = cgroup.RemoveParent("muster/" + filepath.Base(dir))
 	if networks := filepath.Join(dir, journal.NetworksName); err == nil && exists(networks) {

@@ -64,6 +64,7 @@ func (s *Server) newServices() (_ *services, err error) {
 		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Uploads: s.blobs, Fits: fits, Running: s.config, Planning: out.planning,
 		Paused:       func() string { return s.known().Paused() },
 		NoContainers: func() string { return NoContainers(s.config()) },
+		NoBridge:     func() string { return NoBridge(s.config()) },
 	})
 	if err != nil {
 		return nil, err

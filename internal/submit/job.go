@@ -46,6 +46,8 @@ type Config struct {
 	Paused func() string
 	// NoContainers says why no node can ever run containers; "" if one may. Optional.
 	NoContainers func() string
+	// NoBridge says the same of containers with a network of their own. Optional.
+	NoBridge func() string
 }
 
 // Service takes in jobs and environments. Its methods may be called from any goroutine, and keep

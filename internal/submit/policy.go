@@ -20,20 +20,27 @@ func (s *Service) refused(spec *api.JobSpec) []api.ProblemField {
 func (s *Service) disallowed(spec *api.JobSpec) []api.ProblemField {
 	p := s.policy(spec.Namespace)
 	spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
-	return append(p.Problems(spec), s.noContainers(spec.Image)...)
+	return append(p.Problems(spec), s.noContainers(spec)...)
 }
 
-// noContainers says that an image cannot run anywhere here. It is refused at once: the work would
-// wait for ever, and the reason would be found in the problems of a node only.
-func (s *Service) noContainers(image string) []api.ProblemField {
-	if image == "" || s.cfg.NoContainers == nil {
+// noContainers says that an image, or the network that it asks for, can be had nowhere here. It is
+// refused at once: the work would wait for ever, and the reason would be found in the problems of a
+// node only.
+func (s *Service) noContainers(spec *api.JobSpec) []api.ProblemField {
+	if spec.Image == "" {
 		return nil
 	}
-	why := s.cfg.NoContainers()
-	if why == "" {
-		return nil
+	if s.cfg.NoContainers != nil {
+		if why := s.cfg.NoContainers(); why != "" {
+			return []api.ProblemField{{Location: "image", Message: "needs containers, which are off here: " + why + ". Without an image the command runs as a process"}}
+		}
 	}
-	return []api.ProblemField{{Location: "image", Message: "needs containers, which are off here: " + why + ". Without an image the command runs as a process"}}
+	if mode := muster.NetworkMode(spec.Network); s.cfg.NoBridge != nil && (mode == "" || mode == muster.NetworkBridge) {
+		if why := s.cfg.NoBridge(); why != "" {
+			return []api.ProblemField{{Location: "network", Message: "bridge is off here: " + why + ". With network none the container has only a loopback"}}
+		}
+	}
+	return nil
 }
 
 // policy is what the operator lets a namespace ask for; nil: anything.

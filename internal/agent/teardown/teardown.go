@@ -18,6 +18,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/network"
+	"github.com/musterhq/muster/internal/agent/userns"
 )
 
 // killers is how many sandboxes are ended at once.
@@ -54,8 +55,13 @@ func Do(ctx context.Context, p Place) error {
 			return err
 		}
 	}
+	// Of an ordinary user, the networks go with the process that keeps its namespaces.
+	user, err := endNamespaces(p)
+	if err != nil {
+		return err
+	}
 	networks := filepath.Join(p.Dir, journal.NetworksName)
-	if _, err := os.Lstat(networks); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(networks); !user && !errors.Is(err, fs.ErrNotExist) {
 		if err := network.RemoveAll(network.Name(p.Dir), networks); err != nil {
 			return err
 		}
@@ -69,6 +75,19 @@ func Do(ctx context.Context, p Place) error {
 		return err
 	}
 	return journal.RemoveTree(p.Gone)
+}
+
+// endNamespaces ends what keeps the namespaces of an ordinary user's agent. user: it was one.
+func endNamespaces(p Place) (user bool, err error) {
+	if os.Geteuid() == 0 {
+		return false, nil
+	}
+	if dir := userns.Cgroup(p.Dir); dir != "" && p.Cgroup != "" {
+		if err := cgroup.RemoveBelow(dir, p.Cgroup); err != nil {
+			return true, err
+		}
+	}
+	return true, userns.End(p.Dir)
 }
 
 func destroyAll(ctx context.Context, dirs []string) error {

@@ -77,13 +77,11 @@ func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
 
 // offHere says what does not work on this host, so that nobody finds it out by a job that waits.
 func offHere(cfg *api.ServerConfig) (lines []string) {
-	if why := server.NoContainers(cfg); why != "" {
+	why := server.NoContainers(cfg)
+	if why != "" {
 		lines = append(lines, "containers are off: "+why)
 	}
-	if os.Geteuid() != 0 {
-		lines = append(lines, "limits of memory and processes are not enforced: cgroups need root")
-	}
-	return lines
+	return append(lines, server.WeakerHere(why == "")...)
 }
 
 // typed is how the user wrote this program's name: a build directory is seldom in PATH.
