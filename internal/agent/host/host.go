@@ -6,6 +6,7 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -241,11 +242,22 @@ func (h Host) spawn(ctx context.Context, dir string, s Start) error {
 		case <-ctx.Done():
 			return nil
 		case <-look.C:
-			if r, err := journal.ReadRecord(dir); err == nil && r.Pid == cmd.Process.Pid && answers(ctx, dir) {
+			if r, err := journal.ReadRecord(dir); err == nil && (r.Pid == cmd.Process.Pid || parent(r.Pid) == cmd.Process.Pid) && answers(ctx, dir) {
 				return nil
 			}
 		}
 	}
+}
+
+// parent is that of a process; 0: it is not known. The agent of an ordinary user is the child of the process that was started.
+func parent(pid int) int {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	parent := 0
+	if end := bytes.LastIndexByte(b, ')'); end >= 0 {
+		var letter string
+		_, _ = fmt.Sscan(string(b[end+1:]), &letter, &parent)
+	}
+	return parent
 }
 
 // Clear ends the node's agent and everything that runs below it, deletes what it left, and
