@@ -26,9 +26,9 @@ const (
 	ordinary = 912_345
 )
 
-// asOrdinaryUser runs this test once more as root of a user namespace that an ordinary user made. It reports whether this is that
-// process.
-func asOrdinaryUser(t *testing.T) bool {
+// asOrdinaryUser runs this test once more as root of a user namespace that an ordinary user made, in a cgroup: -1 is that of this
+// process. It reports whether this is that process.
+func asOrdinaryUser(t *testing.T, group int) bool {
 	t.Helper()
 	if os.Getenv(userVariable) != "" {
 		return true
@@ -60,7 +60,9 @@ func asOrdinaryUser(t *testing.T) bool {
 	}
 	args := append(inside, filepath.Join(dir, "oci.test"), "-test.run=^"+t.Name()+"$", "-test.v=true", "-test.timeout=10m")
 	cmd := exec.CommandContext(t.Context(), "unshare", args...)
-	cmd.SysProcAttr, cmd.Dir = user, "/"
+	if cmd.SysProcAttr, cmd.Dir = user, "/"; group >= 0 {
+		user.UseCgroupFD, user.CgroupFD = true, group
+	}
 	cmd.Env = append(os.Environ(), userVariable+"=1", "MUSTER_TEST_INIT="+filepath.Join(dir, "muster-init"), "TMPDIR="+filepath.Join(dir, "tmp"), "HOME=/")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -91,12 +93,14 @@ func copyProgram(t *testing.T, from, to string) {
 	}
 }
 
+// noGroups is for a user to whom no cgroup is delegated.
+func noGroups() (*cgroup.Groups, []string) { return nil, []string{cgroup.Unlimited + "it is a test"} }
+
 // newUserRuntime makes a runtime as an agent in its user namespace does.
-func newUserRuntime(t *testing.T) *Runtime {
+func newUserRuntime(t *testing.T, groups func() (*cgroup.Groups, []string)) *Runtime {
 	t.Helper()
 	r, err := New(Config{
-		InitPath: initPath, UserIDs: 1, UserWhy: "it is a test",
-		Groups:     func() (*cgroup.Groups, []string) { return nil, []string{cgroup.Unlimited + "it is a test"} },
+		InitPath: initPath, UserIDs: 1, UserWhy: "it is a test", Groups: groups,
 		StartLimit: time.Duration(runtimetest.Slow()) * initbox.DefaultStartLimit,
 		Log:        slog.New(initMinder{slog.DiscardHandler, t}),
 	})
@@ -111,15 +115,20 @@ func newUserRuntime(t *testing.T) *Runtime {
 
 // TestConformanceOrdinaryUser: the containers of an ordinary user, without cgroups, do all that others do but for limits.
 func TestConformanceOrdinaryUser(t *testing.T) {
-	if !asOrdinaryUser(t) {
+	if !asOrdinaryUser(t, -1) {
 		return
 	}
-	first := newUserRuntime(t)
-	runtimetest.Run(t, runtimetest.Suite{
-		NoDiskLimit: "no loop devices for an ordinary user", NoFreezer: "no cgroups", NoMemoryLimit: "no cgroups",
-		New:        func(t *testing.T) contract.Runtime { return likewise(t, first) },
-		Image:      busybox(t, 0),
-		ShortLines: fewerLines,
+	suite := userSuite(t, newUserRuntime(t, noGroups))
+	suite.NoFreezer, suite.NoMemoryLimit = "no cgroups", "no cgroups"
+	runtimetest.Run(t, suite)
+}
+
+func userSuite(t *testing.T, first *Runtime) runtimetest.Suite {
+	return runtimetest.Suite{
+		NoDiskLimit: "no loop devices for an ordinary user",
+		New:         func(t *testing.T) contract.Runtime { return likewise(t, first) },
+		Image:       busybox(t, 0),
+		ShortLines:  fewerLines,
 		InitPid: func(t *testing.T, dir string) int {
 			all, err := initbox.Members(dir)
 			if err != nil || len(all) == 0 || all[0].Role != initbox.RoleInit {
@@ -127,15 +136,89 @@ func TestConformanceOrdinaryUser(t *testing.T) {
 			}
 			return all[0].Pid
 		},
+	}
+}
+
+// TestConformanceDelegated: with a delegated cgroup the containers of an ordinary user have limits as others do.
+func TestConformanceDelegated(t *testing.T) {
+	group := -1
+	if os.Getenv(userVariable) == "" {
+		group = delegate(t)
+	}
+	if !asOrdinaryUser(t, group) {
+		return
+	}
+	dir, err := cgroup.Delegated()
+	if err == nil {
+		err = cgroup.Vacuum(dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const parent = "muster/node"
+	first := newUserRuntime(t, func() (*cgroup.Groups, []string) { return cgroup.OpenBelow(dir, parent) })
+	t.Cleanup(func() {
+		if err := cgroup.RemoveBelow(dir, parent); err != nil {
+			t.Error(err)
+		}
 	})
+	for _, p := range first.Problems() {
+		if strings.Contains(p, "not enforced") {
+			t.Error(p)
+		}
+	}
+	suite := userSuite(t, first)
+	if !first.groups.Freezes() {
+		suite.NoFreezer = "nothing can freeze here"
+	}
+	runtimetest.Run(t, suite)
+}
+
+// delegate makes a cgroup that belongs to the user, as systemd does, and opens it.
+func delegate(t *testing.T) int {
+	t.Helper()
+	const root = "/sys/fs/cgroup"
+	if _, err := os.Stat(root + "/cgroup.controllers"); err != nil || os.Geteuid() != 0 {
+		t.Skip("needs root, and cgroups of version 2 alone")
+	}
+	for _, c := range []string{"+cpu", "+memory", "+pids"} {
+		if err := os.WriteFile(root+"/cgroup.subtree_control", []byte(c), 0); err != nil {
+			t.Skip(err)
+		}
+	}
+	dir, err := os.MkdirTemp(root, "muster-user-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		below, _ := filepath.Glob(filepath.Join(dir, "*", ""))
+		for _, d := range append(below, dir) {
+			if info, err := os.Stat(d); err == nil && info.IsDir() {
+				if err := cgroup.Remove(d); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	for _, name := range []string{"", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"} {
+		if err := os.Chown(filepath.Join(dir, name), ordinary, ordinary); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return int(f.Fd())
 }
 
 // TestProblemsOfOrdinaryUser: what is weaker is said, and a user that cannot make containers is told why.
 func TestProblemsOfOrdinaryUser(t *testing.T) {
-	if !asOrdinaryUser(t) {
+	if !asOrdinaryUser(t, -1) {
 		return
 	}
-	all := strings.Join(newUserRuntime(t).Problems(), "\n")
+	all := strings.Join(newUserRuntime(t, noGroups).Problems(), "\n")
 	for _, part := range []string{"memory limits are not enforced", "containers have one user, root", "has the rights of this user", "disk is not limited"} {
 		if !strings.Contains(all, part) {
 			t.Errorf("nothing is said of %q in %s", part, all)
