@@ -213,6 +213,20 @@ func delegate(t *testing.T) int {
 	return int(f.Fd())
 }
 
+// TestInsideOrdinaryUser: what root inside tries has the same end where an ordinary user made the container, and the devices are
+// not its own.
+func TestInsideOrdinaryUser(t *testing.T) {
+	if !asOrdinaryUser(t, -1) {
+		return
+	}
+	r := newUserRuntime(t, noGroups)
+	tryInside(t, r)
+	script := `for d in null zero full random urandom tty; do chmod 600 /dev/$d && echo $d; chown 0:0 /dev/$d && echo $d; done 2>/dev/null; exit 0`
+	if got := runInside(t, r, nil, script); got != "" {
+		t.Errorf("root inside changed devices of the host: %q", got)
+	}
+}
+
 // TestProblemsOfOrdinaryUser: what is weaker is said, and a user that cannot make containers is told why.
 func TestProblemsOfOrdinaryUser(t *testing.T) {
 	if !asOrdinaryUser(t, -1) {
