@@ -65,25 +65,28 @@ func ServeNetworks(ctx context.Context, fd int, n contract.Networks) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = control.Close() })()
-	err = serve(control, func(c *net.UnixConn) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		var r networkRequest
-		if files, err := receive(c, &r); err != nil {
-			closeAll(files)
-			return
-		}
-		// Who does not wait any more closes the connection.
-		go func() {
-			_, _ = c.Read(make([]byte, 1))
-			cancel()
-		}()
-		_ = send(c, answerNetworks(ctx, n, r), nil)
-	})
+	err = serve(control, func(c *net.UnixConn) { handleNetworks(ctx, c, n) })
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// handleNetworks answers one call.
+func handleNetworks(ctx context.Context, c *net.UnixConn, n contract.Networks) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var r networkRequest
+	if files, err := receive(c, &r); err != nil {
+		closeAll(files)
+		return
+	}
+	// Who does not wait any more closes the connection.
+	go func() {
+		_, _ = c.Read(make([]byte, 1))
+		cancel()
+	}()
+	_ = send(c, answerNetworks(ctx, n, r), nil)
 }
 
 func answerNetworks(ctx context.Context, n contract.Networks, r networkRequest) (a networkAnswer) {
