@@ -105,7 +105,11 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		}
 	} else if os.Geteuid() != 0 && f.runtime != "none" {
 		if user.refusal = userns.Refusal(cmd.Context(), f.runtime); user.refusal == "" {
-			return f.runOuter(cmd.Context(), dir)
+			h, err := openHolder(cmd.Context(), dir)
+			if err == nil {
+				return runOuter(cmd.Context(), dir, h)
+			}
+			user.refusal = err.Error()
 		}
 	}
 	temp := filepath.Join(dir, journal.TempName)

@@ -44,11 +44,11 @@ type exitError int
 
 func (e exitError) Error() string { return "exit status " + strconv.Itoa(int(e)) }
 
-// runOuter runs the agent in a user namespace, and stays outside until it ends.
-func (f agentFlags) runOuter(ctx context.Context, dir string) error {
+// openHolder finds or starts the process that keeps the namespaces of the agent of a directory.
+func openHolder(ctx context.Context, dir string) (*userns.Holder, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	delegated, err := cgroup.Delegated()
 	if err == nil {
@@ -57,7 +57,12 @@ func (f agentFlags) runOuter(ctx context.Context, dir string) error {
 	if err != nil {
 		delegated = "" // the agent says why
 	}
-	h, err := userns.Open(ctx, dir, self, delegated)
+	return userns.Open(ctx, dir, self, delegated)
+}
+
+// runOuter runs the agent in a user namespace, and stays outside until it ends.
+func runOuter(ctx context.Context, dir string, h *userns.Holder) error {
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func Open(parent string) (*Groups, []string) {
 	return g, g.problems()
 }
 
-// problems are sentences about what cannot be limited.
+// problems are sentences about what cannot be limited. It finds out whether swap can be.
 func (g *Groups) problems() (problems []string) {
 	if g.memory == "" {
 		problems = append(problems, "memory limits are not enforced: there is no memory controller")

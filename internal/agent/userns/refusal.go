@@ -41,6 +41,9 @@ func Refusal(ctx context.Context, program string) string {
 	if worked.Load() {
 		return ""
 	}
+	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil && older(string(release)) {
+		return fmt.Sprintf("for an ordinary user they need Linux 5.11 or later, and this is %s; start it as root", strings.TrimSpace(string(release)))
+	}
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "unshare", "--user", "--map-root-user", "--net", "--mount", "--propagation", "private", "true").CombinedOutput()
@@ -52,6 +55,15 @@ func Refusal(ctx context.Context, program string) string {
 		return why
 	}
 	return fmt.Sprintf("for an ordinary user they need a user namespace, and this host makes none (%v: %s); start it as root", err, strings.TrimSpace(string(out)))
+}
+
+// older reports whether a kernel has no overlay file system that an ordinary user may mount.
+func older(release string) bool {
+	var major, minor int
+	if n, err := fmt.Sscanf(release, "%d.%d", &major, &minor); n < 2 || err != nil {
+		return false
+	}
+	return major < 5 || major == 5 && minor < 11
 }
 
 // refusedBy names the setting of the kernel that is in the way; "" if none is.

@@ -87,6 +87,14 @@ func TestRefusalNamesTheSetting(t *testing.T) {
 	}
 }
 
+func TestOlderKernels(t *testing.T) {
+	for release, want := range map[string]bool{"4.19.0-1": true, "5.10.0-28-amd64": true, "5.11.0": false, "6.1.0-9\n": false, "odd": false} {
+		if got := older(release); got != want {
+			t.Errorf("%q is older: %v", release, got)
+		}
+	}
+}
+
 func TestRefusalNamesTheProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if why := Refusal(t.Context(), ""); !strings.Contains(why, "they need crun") {
