@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/httpapi/schema"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -182,7 +183,7 @@ func (e *eventStream) flush() error {
 }
 
 func (e *eventStream) send(ev *api.Event) error {
-	b, err := encode(ev)
+	b, err := schema.Encode(ev)
 	if err != nil {
 		return fmt.Errorf("event %s: %w", ev.ID, err)
 	}

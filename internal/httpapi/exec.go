@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/httpapi/schema"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
 )
@@ -130,7 +131,7 @@ func answerJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	door.ExtendWrite(w)
-	_ = marshal(w, v)
+	_ = schema.Marshal(w, v)
 	door.EndWrite(w)
 }
 

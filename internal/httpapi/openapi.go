@@ -27,7 +27,7 @@ func (a *API) describe() {
 	registry.RegisterTypeAlias(reflect.TypeFor[api.Size](), reflect.TypeFor[schema.Size]())
 	registry.RegisterTypeAlias(reflect.TypeFor[api.Duration](), reflect.TypeFor[schema.Duration]())
 	registry.RegisterTypeAlias(reflect.TypeFor[huma.ErrorModel](), reflect.TypeFor[api.Problem]())
-	jsonFormat := huma.Format{Marshal: marshal, Unmarshal: json.Unmarshal}
+	jsonFormat := huma.Format{Marshal: schema.Marshal, Unmarshal: json.Unmarshal}
 	a.huma = humago.New(a.cfg.Door.Mux, huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",

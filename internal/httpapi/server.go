@@ -11,6 +11,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/httpapi/schema"
 )
 
 // Health is the answer of /livez and /readyz if all is well. Otherwise the answer is a problem.
@@ -78,7 +79,7 @@ func (a serverHandlers) routes() {
 // so are the environments and arguments of provider programs, which may have credentials.
 func (a serverHandlers) config(ctx huma.Context) {
 	_, w := humago.Unwrap(ctx)
-	b, err := encode(config.Masked(a.cfg.Running()))
+	b, err := schema.Encode(config.Masked(a.cfg.Running()))
 	if err != nil {
 		a.fail(ctx.Context(), "get-config", err).Write(w)
 		return

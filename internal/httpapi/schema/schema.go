@@ -1,5 +1,6 @@
 // Package schema has what the API's description needs to know of types whose form on the wire does
-// not follow from their Go form: sizes, durations, and parameters that may be left out.
+// not follow from their Go form: sizes, durations, and parameters that may be left out. It also
+// encodes the bodies of answers.
 //
 // It must never know an operation. internal/httpapi uses it.
 package schema
