@@ -41,7 +41,7 @@ func (r *Reaper) attempts(ctx context.Context) error {
 // finds the allocations again and deletes what is left.
 func (r *Reaper) attemptsOf(ctx context.Context, uid muster.JobUID) error {
 	for from := 0; ctx.Err() == nil; {
-		old := oldAttempts(r.cfg.State.Latest(), uid, from, r.cfg.Attempts)
+		old := oldAttempts(r.cfg.State.Latest(), uid, from, r.cfg.Attempts, r.cfg.Kept())
 		if len(old) == 0 {
 			return nil
 		}
@@ -75,8 +75,9 @@ func (r *Reaper) attemptsOf(ctx context.Context, uid muster.JobUID) error {
 
 // oldAttempts returns up to a batch of ended attempts of a job above the number to keep of each
 // member, the oldest first, beginning at a member. Members of a system job that went with their
-// nodes count as one member.
-func oldAttempts(snap *state.Snapshot, uid muster.JobUID, from, keep int) (out []*state.Alloc) {
+// nodes count as one member. An attempt that changed after index kept is left alone: it may not be in
+// the history yet.
+func oldAttempts(snap *state.Snapshot, uid muster.JobUID, from, keep int, kept uint64) (out []*state.Alloc) {
 	// ended has those of the current member, left those of members that went with their nodes, the
 	// oldest first.
 	var ended []*state.Alloc
@@ -101,7 +102,7 @@ func oldAttempts(snap *state.Snapshot, uid muster.JobUID, from, keep int) (out [
 		}
 		// An attempt whose output is still being stored is left alone: the output would belong to
 		// nothing.
-		if !a.Live() && a.Output.Stage != state.OutputOpen {
+		if !a.Live() && a.Output.Stage != state.OutputOpen && a.Modified <= kept {
 			ended = append(ended, a)
 		}
 		return true

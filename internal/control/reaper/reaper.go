@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -70,6 +71,9 @@ type Config struct {
 	Attempts int
 	// Output is how long the stored output of ended jobs is kept, at most Jobs.
 	Output time.Duration
+	// Kept returns the index up to which ended rows are in the history. Rows that changed after it
+	// stay in the state. Optional: without it there is no history.
+	Kept func() uint64
 	// PruneImages removes loaded images that nothing uses while the blob store is over its quota.
 	// Optional.
 	PruneImages func(ctx context.Context) error
@@ -102,6 +106,9 @@ func New(cfg Config) (*Reaper, error) {
 	cfg.MaxJobBytes = cmp.Or(cfg.MaxJobBytes, DefaultMaxJobBytes)
 	cfg.MaxNodes = cmp.Or(cfg.MaxNodes, DefaultMaxNodes)
 	cfg.Attempts = cmp.Or(cfg.Attempts, DefaultAttempts)
+	if cfg.Kept == nil {
+		cfg.Kept = func() uint64 { return math.MaxUint64 }
+	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Reaper{cfg: cfg, log: cfg.Logger.With("loop", "reaper")}, nil
 }
@@ -209,6 +216,11 @@ func (r *Reaper) thin(ctx context.Context, j *state.Job) error {
 // jobs to leave out.
 func (r *Reaper) oldJobs(snap *state.Snapshot, now muster.Time, but *stuck) []*state.Job {
 	over, bytes := snap.EndedJobCount()-r.cfg.MaxJobs, snap.EndedJobBytes()-r.cfg.MaxJobBytes
+	kept := r.cfg.Kept()
+	if over > r.cfg.MaxJobs || bytes > r.cfg.MaxJobBytes {
+		// The history has not been written for so long, as on a full disk, that memory comes first.
+		kept = math.MaxUint64
+	}
 	var out []*state.Job
 	snap.EndedJobs(func(j *state.Job) bool {
 		if len(out) >= batch || now.Sub(j.Ended) < r.cfg.Jobs && len(out) >= over && bytes <= 0 {
@@ -216,7 +228,7 @@ func (r *Reaper) oldJobs(snap *state.Snapshot, now muster.Time, but *stuck) []*s
 		}
 		// A job whose output is still being stored is left alone: the output would belong to
 		// nothing.
-		if open, _ := stored(snap, j); !open && !but.has(j.UID) {
+		if open, _ := stored(snap, j); !open && j.Modified <= kept && !but.has(j.UID) {
 			out = append(out, j)
 			bytes -= j.SpecBytes()
 		}
