@@ -112,12 +112,13 @@ var rules = []rule{
 	{place: "internal/inside", may: services},
 	{place: "internal/submit", may: services},
 	{place: "internal/operate", may: services},
+	{place: "internal/history", may: services, third: []string{"go.etcd.io/bbolt", "github.com/fxamacker/cbor/v2"}},
 	{place: "internal/socket", may: []string{".", "api", "internal/problem"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/metrics", may: append([]string{"internal/inside"}, services...), third: []string{"github.com/prometheus/client_golang"}},
 	{place: "internal/door", may: append([]string{"internal/conns"}, services...)},
 	{place: "internal/images", may: append([]string{"internal/agent/images/source"}, services...)},
 	{place: "internal/httpapi/schema", third: []string{"github.com/danielgtaylor/huma/v2"}},
-	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/present", "internal/explain", "internal/problem", "internal/claim", "internal/inside", "internal/submit", "internal/images", "internal/operate", "internal/httpapi/schema", "internal/door", "internal/metrics", "internal/socket", "internal/clock", "internal/config", "internal/wire/init"},
+	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/present", "internal/explain", "internal/problem", "internal/claim", "internal/inside", "internal/submit", "internal/images", "internal/operate", "internal/history", "internal/httpapi/schema", "internal/door", "internal/metrics", "internal/socket", "internal/clock", "internal/config", "internal/wire/init"},
 		third: []string{"github.com/danielgtaylor/huma/v2", "github.com/coder/websocket"}},
 	{place: "internal/compat/...", may: []string{".", "api", "internal/state", "internal/wire/init", "internal/present", "internal/problem", "internal/claim", "internal/inside", "internal/door", "internal/submit", "internal/conns"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/server", may: []string{".", "api", "internal/..."}, third: []string{"*"}},
@@ -294,7 +295,7 @@ func TestLoopsDoNotKnowEachOther(t *testing.T) {
 
 // A service must not know who asks it, what carries out its facts, or another service.
 func TestServicesKnowNeitherTransportsNorLoops(t *testing.T) {
-	all := []string{"internal/claim", "internal/inside", "internal/submit", "internal/operate", "internal/door"}
+	all := []string{"internal/claim", "internal/inside", "internal/submit", "internal/operate", "internal/history", "internal/door"}
 	for _, service := range all {
 		r := ruleFor(service)
 		for _, other := range append([]string{"internal/httpapi", "internal/compat/poseidon", "internal/control/link", "internal/server"}, all...) {

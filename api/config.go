@@ -89,6 +89,8 @@ type BlobConfig struct {
 type RetentionConfig struct {
 	Jobs  Duration `json:"jobs,omitempty" zero:"24h" doc:"Ended jobs with their allocations. Default: 24h."`
 	Nodes Duration `json:"nodes,omitempty" zero:"24h" doc:"Nodes that are gone. Default: 24h."`
+	// History outlives the jobs: it is on disk.
+	History Duration `json:"history,omitempty" zero:"720h" doc:"The history of ended jobs and their attempts, on disk, without output. Default: 720h (30 days)."`
 	// Attempts bounds what a service that runs for years leaves behind.
 	Attempts int `json:"attempts,omitempty" minimum:"1" maximum:"1000" zero:"5" doc:"Ended attempts of each member that are kept with their output while the job is live, the newest first. Default: 5."`
 }

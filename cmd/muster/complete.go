@@ -29,7 +29,7 @@ type names func(ctx context.Context, cl *client.Client) iter.Seq[string]
 // command below muster.
 var argumentNames = map[string]names{
 	"job show": jobNames, "job stop": jobNames, "job logs": jobNames, "job wait": jobNames, "job scale": jobNames,
-	"job revert": jobNames, "job history": jobNames, "job fetch": jobNames,
+	"job revert": jobNames, "job history": jobNames, "history": jobNames, "job fetch": jobNames,
 	"exec": jobNames, "cp": jobNames, "ls": jobNames, "port": jobNames, "top": jobNames, "explain": jobNames,
 	"node show": nodeNames, "node hold": nodeNames, "node run": nodeNames, "node drain": nodeNames, "node destroy": nodeNames,
 	"pool show": poolNames, "pool resume": poolNames,

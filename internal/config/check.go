@@ -47,6 +47,7 @@ func Validate(s *api.ServerConfig) []api.ProblemField {
 	}
 	c.duration("retention.jobs", s.Retention.Jobs, api.MaxTimeout)
 	c.duration("retention.nodes", s.Retention.Nodes, api.MaxTimeout)
+	c.duration("retention.history", s.Retention.History, api.MaxTimeout)
 	if n := s.Retention.Attempts; n < 0 || n > 1000 {
 		c.Add("retention.attempts", "is %d; it is 1 to 1000", n)
 	}

@@ -16,6 +16,7 @@ const (
 	DefaultListen    = "127.0.0.1:4750"
 	defaultBlobQuota = api.Size(20 << 30)
 	defaultRetention = api.Duration(24 * time.Hour)
+	defaultHistory   = api.Duration(30 * 24 * time.Hour)
 	// defaultKeptAttempts of a member.
 	defaultKeptAttempts = 5
 	defaultPoolMax      = 100
@@ -43,6 +44,7 @@ func Defaults(s *api.ServerConfig) {
 	fill(&s.Blob.Quota, defaultBlobQuota)
 	fill(&s.Retention.Jobs, defaultRetention)
 	fill(&s.Retention.Nodes, defaultRetention)
+	fill(&s.Retention.History, defaultHistory)
 	fill(&s.Retention.Attempts, defaultKeptAttempts)
 	fill(&s.Blob.Retention, s.Retention.Jobs)
 	if p := s.Compat.Poseidon; p != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/history"
 	"github.com/musterhq/muster/internal/images"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/metrics"
@@ -49,6 +50,8 @@ type Config struct {
 	// Images keeps the images that are loaded on the server. Optional: without it there is no
 	// /v1/images.
 	Images *images.Service
+	// History keeps ended jobs.
+	History *history.Store
 	// Operate carries out what operators ask for.
 	Operate *operate.Service
 	// Loops returns what the loops of the present leadership know beside the state, for
@@ -89,8 +92,8 @@ type API struct {
 // description come last, because it includes all others.
 func New(c Config) (*API, error) {
 	switch {
-	case c.State == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Submit == nil, c.Operate == nil, c.Loops == nil, c.Backup == nil, c.Ready == nil:
-		return nil, errors.New("http api: state, door, inside, claims, submit, operate, loops, backup and ready are needed")
+	case c.State == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Submit == nil, c.Operate == nil, c.History == nil, c.Loops == nil, c.Backup == nil, c.Ready == nil:
+		return nil, errors.New("http api: state, door, inside, claims, submit, operate, history, loops, backup and ready are needed")
 	}
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Planning == nil {
@@ -107,7 +110,7 @@ func New(c Config) (*API, error) {
 	for _, h := range []interface{ routes() }{
 		serverHandlers{a}, jobHandlers{a}, allocHandlers{a}, outputHandlers{a}, uploadHandlers{a}, execHandlers{a}, fileHandlers{a}, portHandlers{a},
 		statsHandlers{a}, environmentHandlers{a}, runnerHandlers{a}, nodeHandlers{a}, imageHandlers{a}, loadedHandlers{a}, poolHandlers{a}, namespaceHandlers{a},
-		explainHandlers{a}, providerHandlers{a}, costHandlers{a}, eventHandlers{a},
+		explainHandlers{a}, providerHandlers{a}, costHandlers{a}, historyHandlers{a}, eventHandlers{a},
 	} {
 		h.routes()
 	}

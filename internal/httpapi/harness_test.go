@@ -26,6 +26,7 @@ import (
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/history"
 	"github.com/musterhq/muster/internal/images"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/metrics"
@@ -232,6 +233,10 @@ func (p *parts) build() (*API, error) {
 		return nil, err
 	}
 	p.Loops = func() explain.Loops { return p.Insight }
+	p.History, err = history.New(history.Config{State: p.State, Dir: os.TempDir(), Retention: func() time.Duration { return time.Hour }})
+	if err != nil {
+		return nil, err
+	}
 	p.Operate, err = operate.New(operate.Config{
 		State: p.State, Proposer: p.Proposer, Clock: p.Clock, Running: p.Running, Check: p.Check, Loops: func() operate.Loops { return p.Insight },
 		Link: func() (operate.Link, error) {

@@ -49,6 +49,7 @@ func (a *API) describe() {
 				{Name: tagAllocs, Description: "Attempts to run a member of a job on a node."},
 				{Name: tagSandbox, Description: "Into the sandbox of a running allocation: executions, files, ports, usage. docs/exec.md has the protocol of the WebSockets."},
 				{Name: tagRunners, Description: "Environments, their warm runners, and the claims by which runners are used. Holders of a claim show its secret in place of the token."},
+				{Name: tagHistory, Description: "Jobs that have ended, under names that others may have now."},
 				{Name: tagOutput, Description: "What allocations wrote, and the files they left."},
 				{Name: tagUploads, Description: "Inputs of jobs that are sent before them."},
 				{Name: tagImages, Description: "Images that are loaded on the server, for nodes without a registry."},
@@ -82,6 +83,7 @@ const (
 
 	tagNamespaces = "namespaces"
 	tagCost       = "cost"
+	tagHistory    = "history"
 	tagEvents     = "events"
 	tagServer     = "server"
 )

@@ -26,6 +26,7 @@ import (
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/history"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/images"
 	"github.com/musterhq/muster/internal/locate"
@@ -83,6 +84,8 @@ type Server struct {
 	blobs *blob.Store
 	// images keeps the images that are loaded here, for the API and for the reaper.
 	images *images.Service
+	// history keeps ended jobs beyond the state. Its loop runs with the process.
+	history *history.Store
 	// grants has the credentials for pulling images. Nodes get those that they need, for a while.
 	grants *registry.Registries
 	// leading is set while the loops run. caughtUp is set once the state has everything that was
@@ -177,6 +180,7 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	g.Go(func() error { return s.raft.Lead(gctx, s.lead) })
 	g.Go(func() error { return s.countBlobs(gctx) })
 	g.Go(func() error { return s.watchDisk(gctx) })
+	g.Go(func() error { return s.history.Run(gctx) })
 	if s.opts.Read != nil {
 		g.Go(func() error { return s.reloads(gctx) })
 	}
@@ -281,6 +285,12 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	s.images, err = images.New(images.Config{
 		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Blobs: s.blobs, Dir: cfg.DataDir, DiskLow: s.diskLow, Logger: opts.Logger,
 		Quota: func() int64 { return int64(s.config().Blob.Quota) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.history, err = history.New(history.Config{
+		State: s.state, Dir: cfg.DataDir, Clock: s.raft.Now, Retention: func() time.Duration { return s.config().Retention.History.Std() }, Logger: opts.Logger,
 	})
 	return s, err
 }
@@ -463,6 +473,7 @@ func (s *Server) api() (*http.Server, error) {
 			return err
 		},
 		Images:  s.images,
+		History: s.history,
 		Operate: services.operate, Loops: func() explain.Loops { return s.known() },
 		Running: s.config,
 		Ready:   s.ready,

@@ -8,5 +8,5 @@ import (
 
 // Commands are those that run jobs and show them.
 func Commands(a *cli.App) []*cobra.Command {
-	return []*cobra.Command{runCommand(a), jobCommand(a)}
+	return []*cobra.Command{runCommand(a), jobCommand(a), endedJobsCommand(a)}
 }

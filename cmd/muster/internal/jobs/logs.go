@@ -34,7 +34,7 @@ type logsFlags struct {
 func logsCommand(a *cli.App) *cobra.Command {
 	l := &logsFlags{}
 	var c *cobra.Command
-	c = a.Command("logs NAME[/INDEX]", "Print the output of a job's members", `Prints the newest attempt of each member, or with --attempt an older one. Stdout goes to stdout and stderr to stderr. Lines of a job with several members are prefixed with the member's index, unless --index, or INDEX after the name, selects one. With -f it continues until the job has ended, including further attempts, and exits as `+"`muster run`"+` would: with the command's own exit code if the job has one member, else 1 if any failed. --json does not change the output.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c = a.Command("logs NAME[/INDEX]", "Print the output of a job's members", `Prints the newest attempt of each member, or with --attempt an older one. Stdout goes to stdout and stderr to stderr. Lines of a job with several members are prefixed with the member's index, unless --index, or INDEX after the name, selects one. With -f it continues until the job has ended, including further attempts, and exits as `+"`muster run`"+` would: with the command's own exit code if the job has one member, else 1 if any failed. NAME may also be the id of one attempt, as muster history --id shows it: that reaches an earlier job of a name while its output is kept. --json does not change the output.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		// 0 is a member, so no flag is not the same as 0.
 		if !c.Flags().Changed("index") {
 			l.index = -1
@@ -47,6 +47,10 @@ func logsCommand(a *cli.App) *cobra.Command {
 		}
 		key, job, err := logsJob(ctx, a, cl, args[0], l)
 		if err != nil {
+			// An earlier job of a name, which muster history shows, is reached by its attempts.
+			if id := muster.AllocID(args[0]); isAlloc(id) && !client.IsUnreachable(err) {
+				return logsOfAlloc(ctx, a, cl, id, l)
+			}
 			return err
 		}
 		return logs(ctx, a, cl, key, job, l)
@@ -125,6 +129,29 @@ func logs(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey,
 		return f.ending(true, false, 0)
 	}
 	return logsOfAll(ctx, cl, key, out)
+}
+
+// isAlloc reports whether a name may be the id of an allocation.
+func isAlloc(id muster.AllocID) bool {
+	_, _, _, err := id.Parse()
+	return err == nil
+}
+
+// logsOfAlloc prints the output of one attempt that is named by its id.
+func logsOfAlloc(ctx context.Context, a *cli.App, cl *client.Client, id muster.AllocID, l *logsFlags) error {
+	if l.index >= 0 || l.attempt != 0 {
+		return cli.Usage(fmt.Errorf("%s is one attempt; leave out --index and --attempt", id))
+	}
+	al, err := cl.Alloc(ctx, id)
+	if err != nil {
+		return cli.WithHint(err, "logs are kept for as long as the job is (retention.jobs, blob.retention); `muster history` keeps jobs for longer, without their output")
+	}
+	l.index = al.Index
+	out, err := logsPrinter(a, l)
+	if err != nil {
+		return err
+	}
+	return out.print(ctx, cl, id, al.Index, l.follow)
 }
 
 // logsPrinter returns a printer of the streams and the tail that the flags name. Both streams are

@@ -18,7 +18,7 @@ import (
 // backupCommand makes muster backup. The file gets its name when it is whole: a part of a backup is
 // worse than none, because somebody would rely on it.
 func backupCommand(a *cli.App) *cobra.Command {
-	return a.ClientCommand("backup FILE", "Write a server's whole state to a file", `The server keeps running meanwhile; - is stdout. The file appears when it is complete, and then replaces one of that name. It has the specifications of all jobs, secrets included, but neither output nor the token: protect it as you protect the data directory. muster restore makes a data directory of it.`, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+	return a.ClientCommand("backup FILE", "Write a server's whole state to a file", `The server keeps running meanwhile; - is stdout. The file appears when it is complete, and then replaces one of that name. It has the specifications of all jobs, secrets included, but neither output, the history of ended jobs nor the token: protect it as you protect the data directory. muster restore makes a data directory of it.`, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		// A backup is binary, and has secrets of jobs in it.
 		if args[0] == "-" && term.IsTerminal(a.Stdout) {
 			return cli.Usage(errors.New("a backup is not for a terminal; name a file, or redirect stdout"))
