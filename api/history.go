@@ -21,8 +21,14 @@ type EndedJob struct {
 	ExitCode   *int      `json:"exit_code,omitempty" doc:"Exit code of the attempt that ended last."`
 	Signal     string    `json:"signal,omitempty" doc:"Signal that ended the attempt that ended last."`
 	RunSeconds float64   `json:"run_seconds" doc:"How long its attempts ran, added up."`
-	Image      string    `json:"image,omitempty"`
-	Command    []string  `json:"command,omitempty" doc:"The beginning of its command, about 1,000 bytes."`
+	// What it used is not known of all attempts.
+	CPUSeconds      float64  `json:"cpu_seconds,omitempty" doc:"CPU time of its attempts, added up; absent if it is not known."`
+	CPUEfficiency   float64  `json:"cpu_efficiency,omitempty" doc:"CPU time as a part of the CPU requested while the attempts ran: 1 is all of it. Attempts whose CPU time is not known are left out."`
+	PeakMemory      int64    `json:"peak_memory,omitempty" doc:"Most memory of one attempt, in bytes; absent if it is not known."`
+	MemoryRequested int64    `json:"memory_requested,omitempty" doc:"Memory requested for each member, in bytes."`
+	Cost            float64  `json:"cost,omitempty" doc:"What its attempts' shares of nodes cost."`
+	Image           string   `json:"image,omitempty"`
+	Command         []string `json:"command,omitempty" doc:"The beginning of its command, about 1,000 bytes."`
 }
 
 // History is a page of ended jobs, the newest first.
@@ -33,18 +39,21 @@ type History struct {
 
 // EndedAttempt is an attempt in the history.
 type EndedAttempt struct {
-	ID       string     `json:"id" doc:"Id of the allocation."`
-	Index    int        `json:"index"`
-	Attempt  int        `json:"attempt"`
-	Version  uint64     `json:"version"`
-	Node     string     `json:"node"`
-	Outcome  string     `json:"outcome" enum:"succeeded,failed,stopped,lost"`
-	ExitCode *int       `json:"exit_code,omitempty"`
-	Signal   string     `json:"signal,omitempty"`
-	Reason   string     `json:"reason,omitempty" doc:"Why it did not succeed."`
-	Placed   time.Time  `json:"placed"`
-	Started  *time.Time `json:"started,omitempty"`
-	Ended    time.Time  `json:"ended"`
+	ID         string     `json:"id" doc:"Id of the allocation."`
+	Index      int        `json:"index"`
+	Attempt    int        `json:"attempt"`
+	Version    uint64     `json:"version"`
+	Node       string     `json:"node"`
+	Outcome    string     `json:"outcome" enum:"succeeded,failed,stopped,lost"`
+	ExitCode   *int       `json:"exit_code,omitempty"`
+	Signal     string     `json:"signal,omitempty"`
+	Reason     string     `json:"reason,omitempty" doc:"Why it did not succeed."`
+	CPUSeconds float64    `json:"cpu_seconds,omitempty" doc:"Absent if it is not known."`
+	PeakMemory int64      `json:"peak_memory,omitempty" doc:"In bytes; absent if it is not known."`
+	Cost       float64    `json:"cost,omitempty"`
+	Placed     time.Time  `json:"placed"`
+	Started    *time.Time `json:"started,omitempty"`
+	Ended      time.Time  `json:"ended"`
 }
 
 // EndedJobDetail is a job in the history with a page of its attempts, by member and attempt.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,6 +32,25 @@ type rig struct {
 	logs *logs
 	keep time.Duration
 	n    int
+	// used is the CPU time and memory that agents report.
+	used int64
+}
+
+func TestAnImpossibleUsageIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s, stop := r.run()
+		defer stop()
+		r.used = math.MaxInt64
+		r.job("x", 0)
+		r.used = -5
+		r.job("x", 0)
+		r.settle(s)
+		jobs := r.list(s, Query{}).Jobs
+		if jobs[1].CPUSeconds > 1<<31 || jobs[1].PeakMemory != 1<<47 || jobs[0].CPUSeconds != 0 || jobs[0].PeakMemory != 0 {
+			t.Errorf("%+v", jobs)
+		}
+	})
 }
 
 // logs is what the store logged.
@@ -58,7 +78,8 @@ func newRig(t testing.TB) *rig {
 	}
 	r := &rig{TB: t, l: l, dir: t.TempDir(), logs: &logs{}, keep: 720 * time.Hour}
 	capacity := muster.Resources{CPU: 64_000, Memory: 64 * muster.GiB}
-	r.must(&state.NodeLaunching{ID: "n1", Token: "n1", Offering: muster.Offering{Capacity: capacity}})
+	r.must(&state.FormatRaised{Format: state.FormatNewest})
+	r.must(&state.NodeLaunching{ID: "n1", Token: "n1", Offering: muster.Offering{Capacity: capacity, Price: 64_000_000}})
 	r.must(&state.NodeLaunched{ID: "n1", Instance: "n1"})
 	r.must(&state.NodeJoined{ID: "n1", Capacity: capacity})
 	return r
@@ -81,7 +102,7 @@ func (r *rig) job(name string, code int) muster.JobUID {
 	r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: name}, UID: uid, Spec: spec})
 	version := r.l.Latest().JobByUID(uid).Version
 	r.must(&state.PlanCommitted{Placements: []state.Placement{{UID: uid, Version: version, Attempt: 1, Node: "n1"}}})
-	end := state.AllocUpdate{ID: muster.NewAllocID(uid, 0, 1), Status: muster.AllocEnded, Outcome: muster.OutcomeSucceeded}
+	end := state.AllocUpdate{ID: muster.NewAllocID(uid, 0, 1), Status: muster.AllocEnded, Outcome: muster.OutcomeSucceeded, CPU: muster.Time(r.used), PeakMemory: muster.Bytes(r.used)}
 	if code != 0 {
 		end.Outcome, end.ExitCode = muster.OutcomeFailed, code
 		end.Failure = &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonExit, Message: "the command exited"}
@@ -189,6 +210,39 @@ func TestJobsOfOneNameAreKept(t *testing.T) {
 		one, err := s.Show(&One{ID: string(second), Limit: 10})
 		if err != nil || len(one.Attempts) != 1 || one.Attempts[0].ID != string(muster.NewAllocID(second, 0, 1)) || one.Attempts[0].Outcome != "succeeded" {
 			t.Errorf("the second job: %+v, %v", one, err)
+		}
+	})
+}
+
+func TestWhatJobsUsedAndCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s, stop := r.run()
+		defer stop()
+		spec := &api.JobSpec{Name: "x", Count: 2, Template: api.Template{Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 2, Memory: api.Size(muster.GiB)}}}
+		spec.Defaults()
+		r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: "x"}, UID: "ux", Spec: spec})
+		f, start, end := &state.PlanCommitted{}, &state.AllocsReported{Node: "n1"}, &state.AllocsReported{Node: "n1"}
+		for i := range 2 {
+			id := muster.NewAllocID("ux", i, 1)
+			f.Placements = append(f.Placements, state.Placement{UID: "ux", Version: 1, Index: i, Attempt: 1, Node: "n1"})
+			start.Allocs = append(start.Allocs, state.AllocUpdate{ID: id, Status: muster.AllocRunning, Started: r.l.Now()})
+			end.Allocs = append(end.Allocs, state.AllocUpdate{ID: id, Status: muster.AllocEnded, Outcome: muster.OutcomeSucceeded})
+		}
+		r.must(f)
+		r.must(start)
+		time.Sleep(time.Hour)
+		// What the second one used is not known.
+		end.Allocs[0].CPU, end.Allocs[0].PeakMemory = muster.Time(time.Hour/time.Microsecond), 300*muster.MiB
+		r.must(end)
+		r.settle(s)
+		j := r.list(s, Query{}).Jobs[0]
+		if j.CPUSeconds != 3600 || j.CPUEfficiency < 0.49 || j.CPUEfficiency > 0.51 || j.PeakMemory != int64(300*muster.MiB) || j.MemoryRequested != int64(muster.GiB) {
+			t.Errorf("used %+v", j)
+		}
+		// Each has a mean of 1/32 of the cores and 1/64 of the memory of a node of 64 an hour.
+		if j.Cost < 2.99 || j.Cost > 3.01 || j.RunSeconds < 7199 || j.RunSeconds > 7201 {
+			t.Errorf("cost %+v", j)
 		}
 	})
 }

@@ -28,6 +28,9 @@ type job struct {
 	Stopped   int               `cbor:"12,keyasint,omitempty"`
 	Image     string            `cbor:"13,keyasint,omitempty"`
 	Command   []string          `cbor:"14,keyasint,omitempty"`
+	// CPU and Memory are what each member asked for.
+	CPU    muster.MilliCPU `cbor:"15,keyasint,omitempty"`
+	Memory muster.Bytes    `cbor:"16,keyasint,omitempty"`
 	// UID is the key, and not in the value.
 	UID muster.JobUID `cbor:"-"`
 }
@@ -45,6 +48,10 @@ type attempt struct {
 	Placed   muster.Time     `cbor:"9,keyasint"`
 	Started  muster.Time     `cbor:"10,keyasint,omitempty"`
 	Ended    muster.Time     `cbor:"11,keyasint"`
+	// What it used and cost; 0 if the log had no such thing then.
+	CPU        muster.Time  `cbor:"12,keyasint,omitempty"`
+	PeakMemory muster.Bytes `cbor:"13,keyasint,omitempty"`
+	Cost       int64        `cbor:"14,keyasint,omitempty"`
 }
 
 // sums are the totals of a job's attempts. Adding is commutative, so that a reader of the feed and a
@@ -59,6 +66,12 @@ type sums struct {
 	ExitCode int            `cbor:"5,keyasint,omitempty"`
 	Signal   string         `cbor:"6,keyasint,omitempty"`
 	Outcome  muster.Outcome `cbor:"8,keyasint,omitempty"`
+	// PeakMemory is the largest of one attempt; CPU and Cost are sums. Measured is the running time of
+	// the attempts whose CPU time is known.
+	PeakMemory muster.Bytes `cbor:"9,keyasint,omitempty"`
+	CPU        muster.Time  `cbor:"10,keyasint,omitempty"`
+	Measured   muster.Time  `cbor:"11,keyasint,omitempty"`
+	Cost       int64        `cbor:"12,keyasint,omitempty"`
 	// Run is how long the attempts ran together, from the start of each to its end.
 	Run muster.Time `cbor:"7,keyasint,omitempty"`
 }
@@ -72,6 +85,7 @@ func jobOf(j *state.Job) *job {
 		Namespace: j.Key.Namespace, Name: j.Key.Name, UID: j.UID, Version: j.Version, Type: string(s.Type), Result: j.Result, Reason: muster.Truncate(j.Reason, mostText),
 		Submitted: j.Submitted, Ended: j.Ended, Count: j.Count(), Succeeded: j.Succeeded, Failed: j.Failed, Stopped: j.Stopped,
 		Image: muster.Truncate(s.Image, mostText), Command: shortCommand(s.Command),
+		CPU: j.Run.Ask.CPU, Memory: j.Run.Ask.Memory,
 	}
 }
 
@@ -91,7 +105,7 @@ func shortCommand(command []string) (out []string) {
 func attemptOf(a *state.Alloc) *attempt {
 	out := &attempt{
 		Version: a.Version, Index: a.Index, Attempt: a.Attempt, Node: a.Node, Outcome: a.Outcome, ExitCode: a.ExitCode, Signal: a.Signal,
-		Placed: a.Placed, Started: a.Started, Ended: a.Ended,
+		Placed: a.Placed, Started: a.Started, Ended: a.Ended, CPU: a.CPU, PeakMemory: a.PeakMemory, Cost: a.Cost,
 	}
 	if a.Failure != nil {
 		f := *a.Failure
@@ -105,8 +119,17 @@ func attemptOf(a *state.Alloc) *attempt {
 // backup. What ended last stays then.
 func (s *sums) add(key []byte, a *attempt, sign int64) {
 	s.Attempts += sign
+	s.Cost += sign * a.Cost
 	if a.Started != 0 {
-		s.Run += muster.Time(sign) * (a.Ended - a.Started)
+		ran := muster.Time(sign) * (a.Ended - a.Started)
+		s.Run += ran
+		if a.CPU > 0 {
+			s.Measured += ran
+			s.CPU += muster.Time(sign) * a.CPU
+		}
+	}
+	if sign > 0 {
+		s.PeakMemory = max(s.PeakMemory, a.PeakMemory)
 	}
 	if sign > 0 && (a.Ended > s.Last || a.Ended == s.Last && string(key) > string(s.LastKey)) {
 		s.Last, s.LastKey, s.Outcome, s.ExitCode, s.Signal = a.Ended, slices.Clone(key), a.Outcome, a.ExitCode, a.Signal
@@ -114,17 +137,23 @@ func (s *sums) add(key []byte, a *attempt, sign int64) {
 }
 
 func (j *job) show(s *sums) api.EndedJob {
-	return api.EndedJob{
+	out := api.EndedJob{
 		ID: string(j.UID), Namespace: string(j.Namespace), Name: j.Name, Version: j.Version, Type: j.Type,
 		Status: string(j.Result), Reason: j.Reason, Submitted: j.Submitted.Std(), Ended: j.Ended.Std(),
 		Count: j.Count, Succeeded: j.Succeeded, Failed: j.Failed, Stopped: j.Stopped,
 		Attempts: s.Attempts, ExitCode: exitCode(s.Outcome, s.ExitCode), Signal: s.Signal, RunSeconds: seconds(s.Run), Image: j.Image, Command: j.Command,
+		CPUSeconds: seconds(s.CPU), PeakMemory: int64(s.PeakMemory), MemoryRequested: int64(j.Memory), Cost: float64(s.Cost) / 1e6,
 	}
+	if s.Measured > 0 && j.CPU > 0 {
+		out.CPUEfficiency = float64(s.CPU) / (float64(s.Measured) * float64(j.CPU) / 1000)
+	}
+	return out
 }
 
 func (a *attempt) show(uid muster.JobUID) api.EndedAttempt {
 	out := api.EndedAttempt{
 		ID: string(muster.NewAllocID(uid, a.Index, a.Attempt)), Index: a.Index, Attempt: a.Attempt, Version: a.Version, Node: string(a.Node),
+		CPUSeconds: seconds(a.CPU), PeakMemory: int64(a.PeakMemory), Cost: float64(a.Cost) / 1e6,
 		Outcome: string(a.Outcome), ExitCode: exitCode(a.Outcome, a.ExitCode), Signal: a.Signal, Placed: a.Placed.Std(), Ended: a.Ended.Std(),
 	}
 	if a.Failure != nil {

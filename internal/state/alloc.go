@@ -263,6 +263,12 @@ func (d *drafts) place(w *wanting, n *Node, now muster.Time) {
 	d.nodeVerb = VerbNodeUsed
 }
 
+// maxCPUTime, 35 years in microseconds, and maxMemory are the most that an attempt may have used.
+const (
+	maxCPUTime muster.Time  = 1 << 50
+	maxMemory  muster.Bytes = 1 << 47
+)
+
 func (f *AllocsReported) apply(s *State, now muster.Time) (any, error) {
 	if _, ok := s.t.nodes.Get(&Node{ID: f.Node}); !ok {
 		return nil, muster.Faultf(muster.FaultNotFound, "node %s: not found", f.Node)
@@ -339,6 +345,8 @@ func (d *drafts) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 	if u.Output != nil {
 		b.Output = *u.Output
 	}
+	// Agents can lie. Sums over the attempts of a job must not overflow.
+	b.CPU, b.PeakMemory = min(max(u.CPU, 0), maxCPUTime), min(max(u.PeakMemory, 0), maxMemory)
 	d.end(a, &b, now)
 	return true
 }
@@ -389,6 +397,9 @@ func (d *drafts) end(a, b *Alloc, now muster.Time) {
 	s := d.s
 	b.Status = muster.AllocEnded
 	s.pace(b)
+	if n := d.Node(a.Node); n != nil && s.meta.LogFormat() >= FormatUsage {
+		n.byMonth(b.Share, b.Placed, b.Ended, func(_ Month, sp Spend) { b.Cost += sp.Cost })
+	}
 	if a.Runner != "" {
 		b.Runner = muster.RunnerGone
 	}

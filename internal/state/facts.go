@@ -248,6 +248,10 @@ type AllocUpdate struct {
 	Image  string `cbor:"11,keyasint,omitempty"`
 	// Ready is when it showed that it is ready; 0: not yet, or nothing asks for that.
 	Ready muster.Time `cbor:"12,keyasint,omitempty"`
+	// CPU is the CPU time in microseconds, and PeakMemory the most memory, that the attempt used. Only with
+	// its end, and 0 if not known.
+	CPU        muster.Time  `cbor:"13,keyasint,omitempty"`
+	PeakMemory muster.Bytes `cbor:"14,keyasint,omitempty"`
 }
 
 // AllocsReported is what a node's agent said. Updates of allocations that are

@@ -19,7 +19,9 @@ const (
 	// FormatFirst is the format of logs without a FormatRaised.
 	FormatFirst Format = 1
 	// FormatNewest is the newest format that this version reads and writes.
-	FormatNewest Format = 4
+	FormatNewest Format = 5
+	// FormatUsage is the first format with what an attempt used and cost.
+	FormatUsage Format = 5
 	// FormatFloor is the lowest gate at which the control loops work. A leader raises the gate to it before it
 	// starts them. What is written above the floor needs a fallback for a lower gate.
 	FormatFloor Format = 4
@@ -45,6 +47,11 @@ var since = map[string]Format{
 	"state.ImageLoaded":                 4,
 	"state.ImageRemoved":                4,
 	"row 17":                            4,
+	"state.AllocUpdate.CPU":             5,
+	"state.AllocUpdate.PeakMemory":      5,
+	"state.Alloc.CPU":                   5,
+	"state.Alloc.PeakMemory":            5,
+	"state.Alloc.Cost":                  5,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

@@ -242,7 +242,7 @@ func (g gen) report(s *Snapshot, node muster.NodeID) Fact {
 		case 3:
 			f.Allocs = append(f.Allocs, failed(a.ID, muster.FailureNode, muster.ReasonNodeFault, 0))
 		case 4:
-			f.Allocs = append(f.Allocs, AllocUpdate{ID: a.ID, Status: muster.AllocEnded, Outcome: muster.OutcomeStopped})
+			f.Allocs = append(f.Allocs, AllocUpdate{ID: a.ID, Status: muster.AllocEnded, Outcome: muster.OutcomeStopped, CPU: muster.Time(g.pick("used", 3)), PeakMemory: muster.Bytes(g.pick("peak", 3))})
 		}
 		return true
 	})

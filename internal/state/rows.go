@@ -197,6 +197,11 @@ type Alloc struct {
 	Grant muster.Grant `cbor:"25,keyasint,omitzero"`
 	// Ready is since when it is, of one that shows that by a command and is of a standing job.
 	Ready muster.Time `cbor:"50,keyasint,omitempty"`
+	// CPU is the CPU time in microseconds, and PeakMemory the most memory, that it used, as its agent reported
+	// with its end. Cost is what its share of the node cost, in millionths, fixed at its end.
+	CPU        muster.Time  `cbor:"51,keyasint,omitempty"`
+	PeakMemory muster.Bytes `cbor:"52,keyasint,omitempty"`
+	Cost       int64        `cbor:"53,keyasint,omitempty"`
 	// Runner is its state if it is one; Claim the one that has or had it.
 	Runner muster.RunnerState `cbor:"40,keyasint,omitempty"`
 	Claim  muster.ClaimID     `cbor:"41,keyasint,omitempty"`

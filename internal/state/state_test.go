@@ -460,7 +460,7 @@ func goldenFacts() []Fact {
 		},
 		&AllocsReported{"n1", []AllocUpdate{{"ua-0-1", muster.AllocEnded, muster.OutcomeFailed, 3, "SIGKILL",
 			&muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonExit, Message: "m"}, 5, 6,
-			&Output{Stage: OutputComplete, Stdout: Stream{Size: 3, Inline: []byte("abc")}}, "d", "sha256:e", 7}}},
+			&Output{Stage: OutputComplete, Stdout: Stream{Size: 3, Inline: []byte("abc")}}, "d", "sha256:e", 7, 8, 9}}},
 		&OutputStored{"ua-0-1", Output{Stage: OutputIncomplete, Why: "w", Stdout: Stream{Size: 9, Start: 1}, Files: []OutputFile{{"f", 2}}, BlobBytes: 8}},
 		&JobOutputPruned{[]muster.JobUID{"ua"}},
 		&NodeLaunching{"n1", "t1", "p", offer, "r"}, &NodeLaunched{"n1", "i1"}, &NodeAdopted{"n1", "t1", "p", offer, "i1", muster.NodeHold},

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/musterhq/muster"

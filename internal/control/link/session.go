@@ -281,6 +281,9 @@ func (s *session) updateOf(row *state.Alloc, r *wire.AllocReport) state.AllocUpd
 		Failure: failureOf(r.Failure), Started: r.Started, Ended: r.Ended, Ready: r.Ready,
 		Detail: muster.Truncate(r.Detail, maxDetail), Image: muster.Truncate(r.Image, 2*maxWord),
 	}
+	if meta := s.n.l.cfg.State.Latest().Meta(); u.Status == muster.AllocEnded && r.Usage != nil && meta.LogFormat() >= state.FormatUsage {
+		u.CPU, u.PeakMemory = muster.Time(r.Usage.CPUMicros), r.Usage.Memory
+	}
 	if u.Status == muster.AllocEnded && !s.n.mayBeShipped(row) {
 		if out, ok := whole(r); ok {
 			u.Output = &out

@@ -35,7 +35,7 @@ type historyFlags struct {
 func endedJobsCommand(a *cli.App) *cobra.Command {
 	h := &historyFlags{}
 	var c *cobra.Command
-	c = a.ClientCommand("history [NAME]", "List ended jobs", `Lists jobs that have ended, the newest first, or only those of one name: each submission under a name is a job of its own. The server keeps them for 30 days (retention.history), longer than the job and its output. TOOK is the time from the submission to the end; EXIT is the exit code of the attempt that ended last. The versions of a job's specification are in muster job history.
+	c = a.ClientCommand("history [NAME]", "List ended jobs", `Lists jobs that have ended, the newest first, or only those of one name: each submission under a name is a job of its own. The server keeps them for 30 days (retention.history), longer than the job and its output. TOOK is the time from the submission to the end; EXIT is the exit code of the attempt that ended last, CPU the part of the requested CPU that was used, and MEM the most memory of one attempt. The versions of a job's specification are in muster job history.
 
   muster history --status failed --since 7d
   muster history train                     all jobs of this name
@@ -133,14 +133,29 @@ func (h *historyFlags) list(ctx context.Context, a *cli.App, cl *client.Client, 
 		j := &out.Jobs[i]
 		rows = append(rows, []string{
 			cli.JobKeyOf(j.Namespace, j.Name).String(), j.ID, j.Status, fmt.Sprintf("%d/%d", j.Succeeded, j.Count), fmt.Sprint(j.Failed),
-			endOf(j.ExitCode, j.Signal), term.Ago(&j.Ended, now), term.Brief(j.Ended.Sub(j.Submitted)), term.OrDash(term.ShellWords(j.Command)), j.Reason,
+			endOf(j.ExitCode, j.Signal), term.Ago(&j.Ended, now), term.Brief(j.Ended.Sub(j.Submitted)), percent(j.CPUEfficiency), memory(j.PeakMemory), term.OrDash(term.ShellWords(j.Command)), j.Reason,
 		})
 	}
-	a.PrintTable([]string{"JOB", "ID", "STATUS", "DONE", "FAIL", "EXIT", "ENDED", "TOOK", "COMMAND", "REASON"}, rows)
+	a.PrintTable([]string{"JOB", "ID", "STATUS", "DONE", "FAIL", "EXIT", "ENDED", "TOOK", "CPU", "MEM", "COMMAND", "REASON"}, rows)
 	if out.Next != "" {
 		fmt.Fprintln(a.Stderr, "muster: older jobs are not shown; --limit 0 shows all")
 	}
 	return nil
+}
+
+// percent is a part of what was requested, "-" if it is not known.
+func percent(part float64) string {
+	if part <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", 100*part)
+}
+
+func memory(n int64) string {
+	if n <= 0 {
+		return "-"
+	}
+	return muster.Bytes(n).String()
 }
 
 // endOf is how an attempt ended, as short as possible.
@@ -152,6 +167,27 @@ func endOf(code *int, signal string) string {
 		return fmt.Sprint(*code)
 	}
 	return "-"
+}
+
+func usedCPU(j *api.EndedJob) string {
+	if j.CPUSeconds <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s, %s of what was requested", term.Brief(time.Duration(j.CPUSeconds*float64(time.Second))), percent(j.CPUEfficiency))
+}
+
+func usedMemory(j *api.EndedJob) string {
+	if j.PeakMemory <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s at most, of %s requested", memory(j.PeakMemory), memory(j.MemoryRequested))
+}
+
+func cost(c float64) string {
+	if c <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.4f", c)
 }
 
 // show prints one job with its attempts.
@@ -181,6 +217,7 @@ func (h *historyFlags) show(ctx context.Context, a *cli.App, cl *client.Client) 
 		"members", fmt.Sprintf("%d: %d succeeded, %d failed, %d stopped", j.Count, j.Succeeded, j.Failed, j.Stopped),
 		"submitted", j.Submitted.Local().Format(time.DateTime), "ended", fmt.Sprintf("%s (%s ago)", j.Ended.Local().Format(time.DateTime), term.Ago(&j.Ended, now)),
 		"took", term.Brief(j.Ended.Sub(j.Submitted)), "attempts", fmt.Sprintf("%d, %s in all", j.Attempts, term.Brief(ran)),
+		"cpu", usedCPU(j), "memory", usedMemory(j), "cost", cost(j.Cost),
 		"image", j.Image, "command", term.ShellWords(j.Command),
 	}
 	term.WriteFields(a.Stdout, pairs...)
@@ -192,9 +229,9 @@ func (h *historyFlags) show(ctx context.Context, a *cli.App, cl *client.Client) 
 		if t.Started != nil {
 			took = term.Brief(t.Ended.Sub(*t.Started))
 		}
-		rows = append(rows, []string{t.ID, t.Node, t.Outcome, endOf(t.ExitCode, t.Signal), term.Ago(&t.Ended, now), took, cmp.Or(t.Reason, "-")})
+		rows = append(rows, []string{t.ID, t.Node, t.Outcome, endOf(t.ExitCode, t.Signal), term.Ago(&t.Ended, now), took, memory(t.PeakMemory), cmp.Or(t.Reason, "-")})
 	}
-	a.PrintTable([]string{"ATTEMPT", "NODE", "OUTCOME", "EXIT", "ENDED", "RAN", "REASON"}, rows)
+	a.PrintTable([]string{"ATTEMPT", "NODE", "OUTCOME", "EXIT", "ENDED", "RAN", "MEM", "REASON"}, rows)
 	if out.Next != "" {
 		fmt.Fprintf(a.Stderr, "muster: %s shown; --limit 0 shows all\n", muster.Counted(len(out.Attempts), "attempt"))
 	}
