@@ -15,7 +15,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/safetar intern
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/agent/outputs ./internal/agent/launch ./internal/agent/destinations ./internal/agent/rootless ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/history/... ./internal/socket/... ./internal/blob/... ./internal/images/... ./client/... ./internal/server/... ./internal/sim/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth replay fuzz isolation attack notice e2e-vm e2e-ssh e2e-clock e2e-packages clean install uninstall packages FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history replay fuzz isolation attack notice e2e-vm e2e-ssh e2e-clock e2e-packages clean install uninstall packages FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -128,6 +128,10 @@ bench-sched: build
 # What grows: each at two sizes, four times apart. The ratio of their times is to stay near four, n log n at worst.
 bench-growth:
 	$(GO) test -run '^$$' -bench Growth -benchtime 3x -timeout 30m ./internal/state ./internal/decide/... ./internal/control/...
+
+# A million ended jobs: the heap of the server, and the size of the history on disk. It writes a gigabyte to TMPDIR.
+bench-history:
+	$(GO) test -run '^$$' -bench Million -benchtime 1x -timeout 60m ./internal/history
 
 # What users of containers wait for, end to end beside crun, tar and a plain copy in the same run; then the parts. Needs root and crun.
 bench-sandbox: build
