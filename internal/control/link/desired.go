@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/control/link/allocspec"
 	"github.com/musterhq/muster/internal/decide/health"
 	"github.com/musterhq/muster/internal/state"
 	"github.com/musterhq/muster/internal/wait"
@@ -275,10 +273,7 @@ func (s *session) wantLocked(ctx context.Context, snap *state.Snapshot, id muste
 		}
 		d := wire.DesiredAlloc{ID: id, Desired: muster.AllocRun, Frozen: frozen}
 		if !held {
-			d.Spec = specOf(row)
-			if n := snap.Node(row.Node); n != nil {
-				d.Spec.Devices = row.Grant.Places(n.Devices())
-			}
+			d.Spec = allocspec.Of(row, snap.Node(row.Node))
 			d.Spec.Image = state.LoadedImagesOf(snap).Ref(d.Spec.Image)
 			p.size += sizeOf(d.Spec)
 		}
@@ -422,89 +417,6 @@ func mustFreeze(snap *state.Snapshot, row *state.Alloc) bool {
 	}
 	j := snap.JobByUID(row.UID)
 	return j != nil && j.Env != nil && j.Env.Spec.Frozen
-}
-
-// specOf is the complete description that an agent needs to run an allocation.
-func specOf(a *state.Alloc) *wire.AllocSpec {
-	sp := a.Run.Spec
-	out := &wire.AllocSpec{
-		Namespace: a.Run.Key.Namespace, Job: a.Run.Key.Name, JobUID: a.UID, Version: a.Version,
-		Index: a.Index, Count: sp.Count, Attempt: a.Attempt,
-		Template: sp.Template, Resources: a.Run.Ask,
-		Exclusive: sp.Exclusive, PidsLimit: sp.Resources.Pids, CPUMax: muster.MilliCPU(sp.Resources.CPUMax * 1000),
-		TimeoutMillis: sp.Timeout.Std().Milliseconds(), KillGraceMillis: sp.KillGrace.Std().Milliseconds(),
-		OutputLimit: int64(sp.OutputLimit), GiveUpInputMillis: sp.Restart.GiveUp.Std().Milliseconds(),
-	}
-	// What the scheduler needs, and what has another form on the wire, would only be longer.
-	t := &out.Template
-	t.Priority, t.Constraints, t.Pool, t.Inputs, t.Ready, t.Resources, t.KillGrace = nil, nil, "", nil, nil, api.ResourcesSpec{}, 0
-	if r := sp.Ready; r != nil {
-		out.Ready = &wire.Readiness{Command: r.Command, IntervalMillis: r.Interval.Std().Milliseconds(),
-			TimeoutMillis: r.Timeout.Std().Milliseconds(), GiveUpMillis: r.GiveUp.Std().Milliseconds()}
-	}
-	nameGrants(out, a)
-	// The agent takes memory as a limit, the scheduler as a reservation. It gets the larger one.
-	out.Resources.Memory = max(out.Resources.Memory, sp.Resources.MemoryMax.Bytes())
-	for _, in := range sp.Inputs {
-		w := wire.Input{Path: in.Path, Digest: in.Digest, URL: in.URL}
-		if in.Content != nil {
-			w.Content = []byte(*in.Content)
-		}
-		if mode, err := strconv.ParseUint(in.Mode, 8, 32); err == nil {
-			w.Mode = uint32(mode)
-		}
-		out.Inputs = append(out.Inputs, w)
-	}
-	for _, o := range sp.Outputs {
-		out.Outputs = append(out.Outputs, wire.Output{Path: o.Path, Optional: o.Optional})
-	}
-	return out
-}
-
-// nameGrants tells the allocation by environment variables which cores, devices and ports it has.
-func nameGrants(out *wire.AllocSpec, a *state.Alloc) {
-	ask := a.Run.Names
-	if ask == nil {
-		return
-	}
-	out.Env, out.Cores = maps.Clone(out.Env), a.Grant.Cores
-	if out.Env == nil {
-		out.Env = map[string]string{}
-	}
-	list := func(of []int) string {
-		var b []string
-		for _, n := range of {
-			b = append(b, strconv.Itoa(n))
-		}
-		return strings.Join(b, ",")
-	}
-	if len(a.Grant.Cores) > 0 {
-		out.Env["MUSTER_CORES"] = list(a.Grant.Cores)
-	}
-	if len(ask.Ports) > 0 {
-		out.Env["MUSTER_PORTS"] = list(ask.Ports)
-	}
-	var devices []string
-	var gpus []int
-	// The granted devices are in the order in which the job asked for them, kind by kind.
-	rest := a.Grant.Devices
-	for _, d := range ask.Devices {
-		n := min(max(d.Count, 1), len(rest))
-		for _, i := range rest[:n] {
-			devices = append(devices, d.Kind+":"+strconv.Itoa(i))
-			if d.Kind == api.DefaultDeviceKind {
-				gpus = append(gpus, i)
-			}
-		}
-		rest = rest[n:]
-	}
-	if len(devices) > 0 {
-		out.Env["MUSTER_DEVICES"] = strings.Join(devices, ",")
-	}
-	if len(gpus) > 0 {
-		// GPU drivers and their container hooks read these.
-		out.Env["NVIDIA_VISIBLE_DEVICES"], out.Env["CUDA_VISIBLE_DEVICES"] = list(gpus), list(gpus)
-	}
 }
 
 // sizeOf is roughly how many bytes a spec takes on the wire.
