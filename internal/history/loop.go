@@ -105,7 +105,7 @@ func (s *Store) catchUp(ctx context.Context, at position) (position, error) {
 		}
 		return w.full(ctx)
 	})
-	next := position{Format: formatOf, Cluster: meta.Cluster, Epoch: meta.Epoch, Index: meta.Index}
+	next := position{Format: fileFormat, Cluster: meta.Cluster, Epoch: meta.Epoch, Index: meta.Index}
 	if err := errors.Join(ctx.Err(), w.flush(&next)); err != nil {
 		return at, err
 	}

@@ -80,7 +80,7 @@ func (s *Store) List(q *Query) (*api.History, error) {
 			}
 			end = bytes.Clone(at)
 			read++
-			j, total, err := read1(tx, at)
+			j, total, err := readJob(tx, at)
 			if err != nil {
 				return err
 			}
@@ -103,8 +103,8 @@ func before(c *bolt.Cursor, end []byte) []byte {
 	return k
 }
 
-// read1 reads the job of a key, and the totals of its attempts.
-func read1(tx *bolt.Tx, at []byte) (*job, *sums, error) {
+// readJob reads the job of a key, and the totals of its attempts.
+func readJob(tx *bolt.Tx, at []byte) (*job, *sums, error) {
 	j := &job{UID: muster.JobUID(at[8:])}
 	if err := decode(tx.Bucket(jobsBucket).Get(at), j); err != nil {
 		return nil, nil, err
@@ -134,7 +134,7 @@ func (s *Store) Show(q *One) (*api.EndedJobDetail, error) {
 		if total.Ended == 0 {
 			return problem.NotFound("ended job %s: not found in the history", problem.Clip(q.ID))
 		}
-		j, total, err := read1(tx, timeKey(total.Ended, q.ID))
+		j, total, err := readJob(tx, timeKey(total.Ended, q.ID))
 		if err != nil {
 			return err
 		}

@@ -24,8 +24,8 @@ import (
 // FileName is the file of the store in the data directory.
 const FileName = "history.db"
 
-// formatOf is the format of the file. A file of another format is set aside, and a new one begun.
-const formatOf = 1
+// fileFormat is the format of the file. A file of another format is set aside, and a new one begun.
+const fileFormat = 1
 
 // Buckets of the file.
 var (
@@ -187,14 +187,14 @@ func begin(db *bolt.DB, at *position) error {
 					return err
 				}
 			}
-			at.Format = formatOf
+			at.Format = fileFormat
 			return tx.Bucket(metaBucket).Put(positionKey, encode(at))
 		}
 		if err := decode(meta.Get(positionKey), at); err != nil {
 			return err
 		}
-		if at.Format != formatOf {
-			return &damage{fmt.Errorf("%s has format %d, and this version reads format %d", db.Path(), at.Format, formatOf)}
+		if at.Format != fileFormat {
+			return &damage{fmt.Errorf("%s has format %d, and this version reads format %d", db.Path(), at.Format, fileFormat)}
 		}
 		return nil
 	})

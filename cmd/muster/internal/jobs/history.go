@@ -34,8 +34,7 @@ type historyFlags struct {
 // job history.
 func endedJobsCommand(a *cli.App) *cobra.Command {
 	h := &historyFlags{}
-	var c *cobra.Command
-	c = a.ClientCommand("history [NAME]", "List ended jobs", `Lists jobs that have ended, the newest first, or only those of one name: each submission under a name is a job of its own. The server keeps them for 30 days (retention.history), longer than the job and its output. TOOK is the time from the submission to the end; EXIT is the exit code of the attempt that ended last, CPU the part of the requested CPU that was used, and MEM the most memory of one attempt. The versions of a job's specification are in muster job history.
+	c := a.ClientCommand("history [NAME]", "List ended jobs", `Lists jobs that have ended, the newest first, or only those of one name: each submission under a name is a job of its own. The server keeps them for 30 days (retention.history), longer than the job and its output. TOOK is the time from the submission to the end; EXIT is the exit code of the attempt that ended last, CPU the part of the requested CPU that was used, and MEM the most memory of one attempt. The versions of a job's specification are in muster job history.
 
   muster history --status failed --since 7d
   muster history train                     all jobs of this name
