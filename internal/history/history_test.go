@@ -531,6 +531,9 @@ func TestADamageThatARequestFinds(t *testing.T) {
 }
 
 func TestAStoreThatCannotBeWritten(t *testing.T) {
+	if _, err := (*Store)(nil).List(&Query{}); problem.Of(err).Status != 503 {
+		t.Error(err)
+	}
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		path := filepath.Join(r.dir, FileName)

@@ -227,7 +227,11 @@ func (s *Store) update(fn func(*bolt.Tx) error) error {
 	return guard(func() error { return db.Update(fn) })
 }
 
+// view reads. A server without a history has a nil Store, and what is asked of it is unavailable.
 func (s *Store) view(fn func(*bolt.Tx) error) error {
+	if s == nil {
+		return errClosed
+	}
 	db := s.db.Load()
 	if db == nil {
 		return errClosed

@@ -50,7 +50,7 @@ type Config struct {
 	// Images keeps the images that are loaded on the server. Optional: without it there is no
 	// /v1/images.
 	Images *images.Service
-	// History keeps ended jobs.
+	// History keeps ended jobs. Optional: without it /v1/history is unavailable.
 	History *history.Store
 	// Operate carries out what operators ask for.
 	Operate *operate.Service
@@ -92,8 +92,8 @@ type API struct {
 // description come last, because it includes all others.
 func New(c Config) (*API, error) {
 	switch {
-	case c.State == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Submit == nil, c.Operate == nil, c.History == nil, c.Loops == nil, c.Backup == nil, c.Ready == nil:
-		return nil, errors.New("http api: state, door, inside, claims, submit, operate, history, loops, backup and ready are needed")
+	case c.State == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Submit == nil, c.Operate == nil, c.Loops == nil, c.Backup == nil, c.Ready == nil:
+		return nil, errors.New("http api: state, door, inside, claims, submit, operate, loops, backup and ready are needed")
 	}
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Planning == nil {
