@@ -191,6 +191,14 @@ type PoolSpec struct {
 	// Placement is how members are put on its nodes, Meta what is told of them.
 	Placement string            `json:"placement,omitempty" enum:"binpack,spread" doc:"binpack: the fullest node that fits, so that whole nodes become idle. spread: the emptiest node, so that members disturb each other least. Default: binpack."`
 	Meta      map[string]string `json:"meta,omitempty" doc:"Attributes of its nodes named meta.KEY, which agents cannot set."`
+	// Volumes are what containers may see of the file systems of its nodes.
+	Volumes map[string]PoolVolume `json:"volumes,omitempty" doc:"Directories of its nodes that containers may have mounted, by name. Running agents keep their setting until they restart. Default: none."`
+}
+
+// PoolVolume is a directory of a pool's nodes that containers may have mounted.
+type PoolVolume struct {
+	Path     string `json:"path" doc:"Absolute path of a directory that is on every node of the pool. No part of it is a symbolic link."`
+	Writable bool   `json:"writable,omitempty" doc:"Jobs may ask to write there. Default: read-only."`
 }
 
 // BudgetSpec is what a pool may cost, in the currency that prices are given in.

@@ -88,6 +88,7 @@ func checkJob(s *JobSpec) *checks {
 		c.image(s.Image)
 	}
 	c.container(s)
+	c.volumes(s)
 	c.isolation(s)
 	if w := s.Workdir; w != "" {
 		if !strings.HasPrefix(w, "/") || path.Clean(w) != w {

@@ -24,6 +24,7 @@ type Template struct {
 	// Env is added to a clean environment.
 	Env     map[string]string `json:"env,omitempty" doc:"Environment variables for the command and for executions."`
 	Workdir string            `json:"workdir,omitempty" doc:"Directory in which the command and executions start: an absolute path. Empty: a new directory, with inputs and outputs; in a container that is /workspace, or the image's own if there are neither inputs nor outputs."`
+	Volumes []VolumeSpec      `json:"volumes,omitempty" doc:"With an image: directories of the node that its pool allows, and file systems in memory, mounted in the container."`
 	// Resources are those of one member or runner.
 	Resources ResourcesSpec `json:"resources,omitempty" doc:"What one member or runner needs."`
 	Inputs    []InputSpec   `json:"inputs,omitempty" doc:"Files put into the work directory before the command starts."`
@@ -32,6 +33,14 @@ type Template struct {
 
 	Constraints []ConstraintSpec `json:"constraints,omitempty" doc:"Conditions that a node's attributes must meet."`
 	Pool        string           `json:"pool,omitempty" doc:"Only nodes of this pool. Empty: any."`
+}
+
+// VolumeSpec is one directory that a container has beside its image: Name or Tmpfs.
+type VolumeSpec struct {
+	Path     string `json:"path" doc:"Where it is in the container: an absolute path, not in /proc, /sys or /dev."`
+	Name     string `json:"name,omitempty" doc:"A volume that a pool's configuration names in volumes. Only nodes of such pools are used."`
+	Writable bool   `json:"writable,omitempty" doc:"Of a name: the container may write there. Only nodes whose pool allows it are used. Default: read-only."`
+	Tmpfs    Size   `json:"tmpfs,omitempty" doc:"Instead of a name: the size of an empty file system in memory, which counts as memory of the member."`
 }
 
 // deepCopy returns a copy of a spec that shares nothing with it. It goes by the types, so that a

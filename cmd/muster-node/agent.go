@@ -44,6 +44,7 @@ type agentFlags struct {
 	replace, detached bool
 	leaseEnd, broken  string
 	allow             []string
+	volumes, writable []string
 	refuseHoles       bool
 	inputLimit        string
 	// inside is the descriptor of the connection to the process outside, in a user namespace.
@@ -70,6 +71,8 @@ func agentCommand() *cobra.Command {
 	fs.StringVar(&f.cgroup, "cgroup", "", "cgroup below which sandboxes get theirs, as muster/NODE; default: that one where this is root")
 	fs.StringVar(&f.runtime, "oci-runtime", "", "program that makes containers, by name or path; none: no containers (default: crun, else runc)")
 	fs.StringSliceVar(&f.allow, "allow-addresses", nil, "addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are loopback, link-local or cloud metadata addresses")
+	fs.StringArrayVar(&f.volumes, "volume", nil, "directory that containers may have mounted read-only, as data=/srv/data; may be repeated")
+	fs.StringArrayVar(&f.writable, "writable-volume", nil, "directory that containers may also write, as out=/srv/out; may be repeated")
 	fs.BoolVar(&f.refuseHoles, "refuse-holes", false, "run no containers if crun or runc has known vulnerabilities")
 	fs.StringVar(&f.inputLimit, "input-limit", "", "largest size of an input from a URL, as 4GiB (the default)")
 	fs.StringVar(&f.images, "images", "", "directory in which agents that come and go on this host have their caches of images (default: a cache in --dir)")
@@ -166,6 +169,9 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if config.Destinations, err = destinations.Parse(f.allow); err != nil {
 		return fmt.Errorf("--allow-addresses: %w", err)
 	}
+	if config.Volumes, err = f.allowedVolumes(); err != nil {
+		return err
+	}
 	if f.inputLimit != "" {
 		size, err := api.ParseSize(f.inputLimit)
 		if err != nil {
@@ -219,4 +225,19 @@ func parseAttributes(list []string) (map[string]string, error) {
 		m[k] = v
 	}
 	return m, nil
+}
+
+// allowedVolumes are the directories that containers may have mounted, by name.
+func (f agentFlags) allowedVolumes() (map[string]agent.Volume, error) {
+	all := map[string]agent.Volume{}
+	for writable, list := range map[bool][]string{false: f.volumes, true: f.writable} {
+		for _, s := range list {
+			name, path, _ := strings.Cut(s, "=")
+			if name == "" || !filepath.IsAbs(path) {
+				return nil, fmt.Errorf("--volume %q is not a name and an absolute path, as data=/srv/data", s)
+			}
+			all[name] = agent.Volume{Path: path, Writable: writable}
+		}
+	}
+	return all, nil
 }

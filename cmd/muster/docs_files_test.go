@@ -91,6 +91,9 @@ func fields(b *bytes.Buffer, t reflect.Type, at string) {
 				path += "[]"
 			}
 			more = append(more, inner{in, path + "."})
+		case in.Kind() == reflect.Map && in.Elem().Kind() == reflect.Struct:
+			word += "names, each with the fields below"
+			more = append(more, inner{in.Elem(), at + name + ".NAME."})
 		case in.Kind() == reflect.Map:
 			word += "names and texts"
 		case in.Kind() == reflect.String:

@@ -85,6 +85,8 @@ type Config struct {
 	Networks contract.Networks
 	// Devices are those that containers can be given; nil: none.
 	Devices *devices.Inventory
+	// Volumes are the directories that containers may have mounted, by name.
+	Volumes map[string]Volume
 	// Broken is an operator's file that says that the host is broken, beside journal.BrokenName in
 	// Dir; empty: none.
 	Broken string

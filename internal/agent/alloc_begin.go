@@ -92,6 +92,9 @@ func (al *allocation) contain(ctx context.Context, c *contract.SandboxConfig) *m
 	if f := al.plan().Contain(c, al.image); f != nil {
 		return f
 	}
+	if f := al.mountVolumes(c); f != nil {
+		return f
+	}
 	if f := al.equip(c); f != nil || !isolated(al.spec) {
 		return f
 	}

@@ -132,6 +132,7 @@ func (n *node) attributes() map[string]string {
 				out[muster.AttributeContainers] = v.Version()
 			}
 			out[muster.AttributeIsolation] = string(isolationOf(rt))
+			maps.Copy(out, n.volumeAttributes())
 			break // the one that is used
 		}
 	}

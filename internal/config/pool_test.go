@@ -28,6 +28,13 @@ func TestPoolRules(t *testing.T) {
 		{"budget.per_hour", api.PoolSpec{Budget: api.BudgetSpec{PerHour: -1}}},
 		{"budget.per_hour", api.PoolSpec{Budget: api.BudgetSpec{PerHour: math.NaN()}}},
 		{"budget.per_month", api.PoolSpec{Budget: api.BudgetSpec{PerMonth: 1e10}}},
+		{"", api.PoolSpec{Volumes: map[string]api.PoolVolume{"data": {Path: "/srv/data"}, "out": {Path: "/srv/out", Writable: true}}}},
+		{"volumes.Data", api.PoolSpec{Volumes: map[string]api.PoolVolume{"Data": {Path: "/srv/data"}}}},
+		{"volumes.tmpfs", api.PoolSpec{Volumes: map[string]api.PoolVolume{"tmpfs": {Path: "/srv/data"}}}},
+		{"volumes.a.path", api.PoolSpec{Volumes: map[string]api.PoolVolume{"a": {Path: "/"}}}},
+		{"volumes.a.path", api.PoolSpec{Volumes: map[string]api.PoolVolume{"a": {Path: "srv"}}}},
+		{"volumes.a.path", api.PoolSpec{Volumes: map[string]api.PoolVolume{"a": {Path: "/srv/../etc"}}}},
+		{"volumes.a.path", api.PoolSpec{Volumes: map[string]api.PoolVolume{"a": {Path: "/dev/shm"}}}},
 	} {
 		c := Dev(2, 4*muster.GiB)
 		x.spec.Name, x.spec.Provider = "p", api.ProviderLocal

@@ -195,6 +195,7 @@ func (c *checks) poolOfProvider(at string, p *api.PoolSpec, v *api.ProviderSpec)
 			}
 		}
 	}
+	c.volumes(at+".volumes", p.Volumes)
 	c.size(at+".input_limit", p.InputLimit)
 	c.oneOf(at+".runtime_holes", p.RuntimeHoles, "warn", api.HolesRefuse)
 	switch {
@@ -209,5 +210,19 @@ func (c *checks) poolOfProvider(at string, p *api.PoolSpec, v *api.ProviderSpec)
 		c.Add(at+".lease", "is %s; it is longer than grace (%s)", p.Lease, p.Grace)
 	default:
 		c.duration(at+".lease", p.Lease, api.MaxTimeout)
+	}
+}
+
+// volumes checks the directories that a pool lets containers see.
+func (c *checks) volumes(at string, all map[string]api.PoolVolume) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		at, p := at+"."+name, all[name].Path
+		c.Name(at, name)
+		switch {
+		case name == muster.VolumeTmpfs:
+			c.Add(at, "is taken: it stands for file systems in memory")
+		case !api.IsVolumePath(p) || strings.Contains(p, ","):
+			c.Add(at+".path", "is %s; it is an absolute path without a comma, . or .., not / and not in /proc, /sys or /dev", validate.Quote(p))
+		}
 	}
 }

@@ -30,6 +30,11 @@ func TestPoolsOfTheConfiguration(t *testing.T) {
 	if s.cfg.Pools[0].OCIRuntime = "/opt/kata/kata-runtime"; s.pools().Pools[0].Runtime != "" || !slices.Equal(s.agentArgs("p"), []string{"--oci-runtime", "/opt/kata/kata-runtime"}) {
 		t.Errorf("%+v", s.pools().Pools[0])
 	}
+	s.cfg.Pools[0].OCIRuntime = ""
+	s.cfg.Pools[0].Volumes = map[string]api.PoolVolume{"out": {Path: "/srv/out", Writable: true}, "data": {Path: "/srv/data"}}
+	if args := s.agentArgs("p"); !slices.Equal(args, []string{"--volume", "data=/srv/data", "--writable-volume", "out=/srv/out"}) {
+		t.Errorf("arguments of agents for volumes: %q", args)
+	}
 	want.Grace, want.Offerings = got[0].Grace, got[0].Offerings
 	if p := got[0]; p.Spare != want.Spare || p.PriceFactor != want.PriceFactor || p.BudgetHour != want.BudgetHour || p.BudgetMonth != want.BudgetMonth ||
 		p.Min != want.Min || p.Max != want.Max || p.MaxLaunching != want.MaxLaunching || p.IdleTimeout != want.IdleTimeout || p.BootTimeout != want.BootTimeout || p.Name != want.Name || p.Provider != want.Provider || p.Grace == 0 {

@@ -226,6 +226,14 @@ func (s *Server) agentArgs(pool muster.PoolName) (args []string) {
 	for _, a := range p.AllowAddresses {
 		args = append(args, "--allow-addresses", a)
 	}
+	for _, name := range slices.Sorted(maps.Keys(p.Volumes)) {
+		v := p.Volumes[name]
+		flag := "--volume"
+		if v.Writable {
+			flag = "--writable-volume"
+		}
+		args = append(args, flag, name+"="+v.Path)
+	}
 	if p.InputLimit != 0 && p.InputLimit != api.DefaultInputLimit {
 		args = append(args, "--input-limit", fmt.Sprint(int64(p.InputLimit)))
 	}

@@ -52,6 +52,7 @@ var since = map[string]Format{
 	"state.Alloc.CPU":                   5,
 	"state.Alloc.PeakMemory":            5,
 	"state.Alloc.Cost":                  5,
+	"api.Template.Volumes":              5,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

@@ -72,6 +72,7 @@ func (r *Run) derive() error {
 	if s.Runtime != "" {
 		r.needs = append(r.needs, muster.RuntimeNeeds(s.Runtime))
 	}
+	r.needs = append(r.needs, volumeNeeds(s.Volumes)...)
 	for i := range r.needs {
 		r.needs[i].Ready()
 	}
@@ -109,6 +110,9 @@ func (r *Run) shape() ShapeID {
 	if s.Image != "" {
 		b = fmt.Appendf(b, " image isolation=%s runtime=%s", s.Isolation, s.Runtime)
 	}
+	for _, c := range volumeNeeds(s.Volumes) {
+		b = fmt.Appendf(b, " %s=%q", c.Attribute, c.Value)
+	}
 	for _, a := range s.Affinities {
 		b = fmt.Appendf(b, " %+d%q%s%q%q", a.Weight, a.Attribute, a.Op, a.Value, a.Values)
 	}
@@ -120,6 +124,23 @@ func (r *Run) shape() ShapeID {
 		b = fmt.Appendf(b, " job=%s/%d", r.UID, r.Version)
 	}
 	return unique.Make(ShapeID(b)).Value()
+}
+
+// volumeNeeds are what the volumes of a job need of a node.
+func volumeNeeds(all []api.VolumeSpec) []muster.Constraint {
+	var read, write []string
+	for _, v := range all {
+		switch {
+		case v.Name == "":
+			read = append(read, muster.VolumeTmpfs)
+		case v.Writable:
+			write = append(write, v.Name)
+			fallthrough
+		default:
+			read = append(read, v.Name)
+		}
+	}
+	return muster.VolumeNeeds(read, write)
 }
 
 func namedAsk(s *api.ResourcesSpec) *muster.NamedAsk {

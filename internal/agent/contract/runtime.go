@@ -110,4 +110,15 @@ type Container struct {
 	Hostname   string
 	// Devices are what it gets of the node's devices; nil: none.
 	Devices *Devices
+	// Mounts are directories of the node and file systems in memory that it has beside its image. One
+	// below another comes after it.
+	Mounts []Mount
+}
+
+// Mount is a directory that a container sees at Path: Source on the node, or with no Source a file
+// system in memory of the size Tmpfs.
+type Mount struct {
+	Name, Path, Source string
+	Writable           bool
+	Tmpfs              muster.Bytes
 }

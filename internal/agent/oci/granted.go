@@ -23,7 +23,7 @@ func (s *stage) bundle() string {
 	return s.box
 }
 
-// deviceFiles are the paths on the node that its devices need.
+// deviceFiles are the paths on the node that its devices and volumes need.
 func (s *stage) deviceFiles() (paths []string) {
 	if d := s.c.Container.Devices; d != nil {
 		for _, m := range d.Mounts {
@@ -31,6 +31,11 @@ func (s *stage) deviceFiles() (paths []string) {
 		}
 		for _, h := range d.Hooks {
 			paths = append(paths, h.Path)
+		}
+	}
+	for _, m := range s.c.Container.Mounts {
+		if m.Source != "" {
+			paths = append(paths, m.Source)
 		}
 	}
 	return paths

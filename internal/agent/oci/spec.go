@@ -106,6 +106,7 @@ func (s *stage) mounts() []specs.Mount {
 	if s.c.Container.Shared != "" {
 		all = append(all, mount(s.c.Container.SharedAt, "bind", s.shared, []string{"bind", "nosuid", "nodev"}))
 	}
+	all = append(all, s.mountsOf()...)
 	if d := s.c.Container.Devices; d != nil {
 		for i := range d.Mounts {
 			all = append(all, mount(d.Mounts[i].Path, "bind", s.deviceMount(i), []string{"bind", "ro", "nosuid", "nodev"}))
@@ -179,6 +180,11 @@ func validate(c *contract.SandboxConfig) error {
 			if !inside(m.Path) || !filepath.IsAbs(m.HostPath) {
 				return initbox.NodeFault("a device's file %s cannot be mounted at %q: want absolute paths, not in /proc, /sys or /dev", m.HostPath, m.Path)
 			}
+		}
+	}
+	for _, m := range n.Mounts {
+		if !inside(m.Path) || m.Source != "" && !filepath.IsAbs(m.Source) {
+			return initbox.UserFault(muster.ReasonSpec, "volume at %q: want an absolute path, not /proc, /sys, /dev or below one of them", m.Path)
 		}
 	}
 	for _, v := range n.Volumes {

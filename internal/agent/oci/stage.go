@@ -366,6 +366,9 @@ func (s *stage) bindSources() error {
 	if err := s.bindDeviceFiles(); err != nil {
 		return err
 	}
+	if err := s.bindMounts(); err != nil {
+		return err
+	}
 	s.shared = s.c.Container.Shared
 	if s.shared == "" {
 		return nil
