@@ -31,8 +31,7 @@ type habit struct {
 func habits() []habit {
 	const devices = "say how many GPUs each member needs with --gpus; a job file can ask for a model, a part or another kind of device"
 	return []habit{
-		{"volume", "v", true, "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH"},
-		{"mount", "", true, "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH"},
+		{"mount", "", true, "it is --volume NAME:PATH for a directory that the pool's configuration names; bring files of your own with --input SOURCE:PATH, keep them with --output PATH"},
 		{"publish", "p", true, "no port of the node is given away; reach any port of the sandbox with `muster port JOB LOCAL:PORT`, or let others on its node connect with --port PORT"},
 		{"rm", "", false, "it is not needed: a sandbox is always deleted when its command has ended; what it printed is kept for `muster job logs`"},
 		{"cpus", "", true, "say what is set aside with --cpu, and the most it may use with --cpu-max"},

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,7 +71,7 @@ func TestRunHabits(t *testing.T) {
 	s := newServer(t)
 	for args, want := range map[string]string{
 		"run --pty x":                   "muster: --pty is not for `muster run`: it is -it\n",
-		"run -v /a:/b --image x":        "muster: -v is not for `muster run`: a sandbox sees no directory of its node; .*\n",
+		"run --mount /a:/b --image x":   "muster: --mount is not for `muster run`: it is --volume NAME:PATH .*\n",
 		"run -p 80:80 --image x":        "muster: -p is not for `muster run`: .*`muster port JOB LOCAL:PORT`.*\n",
 		"run --publish=80:80 --image x": "muster: -p is not for `muster run`: .*\n",
 		"run --rm --image x":            "muster: --rm is not for `muster run`: it is not needed: .*\n",
@@ -139,6 +140,25 @@ func TestRunOneWord(t *testing.T) {
 	}
 	s.Muster(nil, "run", "echo hi | cat").Check(t, 127, "", "muster: job run-1\nmuster: attempt 1 failed: no such program\n"+
 		"muster: 'echo hi \\| cat' is one word; a shell takes it apart: `muster run -- sh -c 'echo hi \\| cat'`\n")
+}
+
+// Volumes have names; a path of the node is refused with what to do instead.
+func TestRunVolume(t *testing.T) {
+	s := newServer(t)
+	s.OnSubmit = func(s *clitest.Server) { s.EndJob("succeeded", "") }
+	s.Muster(nil, "run", "-v", "data:/data", "--volume", "out:/out:rw", "--volume=models:/m:ro", "--image", "a", "x").Check(t, 0, "", "muster: job run-1\n")
+	want := []api.VolumeSpec{{Name: "data", Path: "/data"}, {Name: "out", Path: "/out", Writable: true}, {Name: "models", Path: "/m"}}
+	if got := s.Submitted[0].Spec.Volumes; !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for arg, want := range map[string]string{
+		"/data:/data": "by the name that the pool's configuration gives it", "./x:/x": "--input SOURCE:PATH",
+		"data": "is not NAME:PATH", "data:/x:rx": "is not NAME:PATH", ":/x": "is not NAME:PATH",
+	} {
+		if r := s.Muster(nil, "run", "-v", arg, "--image", "a", "x"); r.Code != 2 || !strings.Contains(r.Stderr, want) {
+			t.Errorf("%s: exit code %d, %q", arg, r.Code, r.Stderr)
+		}
+	}
 }
 
 // srun's -n is a number of tasks, ours the namespace.

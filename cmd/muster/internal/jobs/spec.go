@@ -64,6 +64,7 @@ type specFlags struct {
 	cpuMax     float64
 	pids       int
 	gpus       int
+	volumes    []string
 }
 
 // flags adds them to a command. Defaults are said and not set: the job file or the server has them,
@@ -97,6 +98,7 @@ func (s *specFlags) flags(c *cobra.Command) {
 	f.StringVar(&s.network, "network", "", "of the container: none, bridge or host (default bridge)")
 	f.StringArrayVar(&s.egress, "egress", nil, "restrict the bridge network to these destinations, for example 10.0.0.0/8; may be repeated (default all)")
 	f.IntSliceVar(&s.ports, "port", nil, "TCP port of the container that others on the node may connect to; may be repeated; muster port does not need it")
+	f.StringArrayVarP(&s.volumes, "volume", "v", nil, "volume of the pool, mounted in the container: NAME:PATH, read-only, or NAME:PATH:rw; may be repeated")
 	f.StringArrayVar(&s.constraints, "constraint", nil, "node attribute: NAME=VALUE, NAME!=VALUE, NAME in A,B, or NAME; may be repeated")
 	f.BoolVar(&s.exclusive, "exclusive", false, "never run a member on two nodes at once: its agent kills it when it is cut off from the server for the pool's fence")
 	f.StringVar(&s.outputLimit, "output-limit", "", "most bytes kept of stdout, and of stderr (default 256MiB)")
@@ -261,6 +263,13 @@ func (s *specFlags) container(spec *api.JobSpec, given func(string) bool) error 
 			spec.Resources.Devices = append(spec.Resources.Devices, api.DeviceAskSpec{Count: s.gpus})
 		}
 	}
+	for _, v := range s.volumes {
+		volume, err := parseVolume(v)
+		if err != nil {
+			return err
+		}
+		spec.Volumes = append(spec.Volumes, volume)
+	}
 	if given("pids") {
 		if s.pids < 1 {
 			return fmt.Errorf("--pids is %d; leave it out for the default", s.pids)
@@ -268,6 +277,19 @@ func (s *specFlags) container(spec *api.JobSpec, given func(string) bool) error 
 		spec.Resources.Pids = s.pids
 	}
 	return nil
+}
+
+// parseVolume reads NAME:PATH, NAME:PATH:ro or NAME:PATH:rw.
+func parseVolume(text string) (api.VolumeSpec, error) {
+	name, rest, ok := strings.Cut(text, ":")
+	at, mode, _ := strings.Cut(rest, ":")
+	switch {
+	case strings.ContainsAny(name, "/.~"):
+		return api.VolumeSpec{}, fmt.Errorf("--volume %q: a container gets no directory of its node by its path, but by the name that the pool's configuration gives it in volumes, as in -v data:/data; `muster node show NODE` lists the names in the attribute volumes; to bring files of your own use --input SOURCE:PATH", text)
+	case !ok || name == "" || at == "" || mode != "" && mode != "ro" && mode != "rw":
+		return api.VolumeSpec{}, fmt.Errorf("--volume %q is not NAME:PATH, NAME:PATH:ro or NAME:PATH:rw, as data:/data", text)
+	}
+	return api.VolumeSpec{Name: name, Path: at, Writable: mode == "rw"}, nil
 }
 
 // quantities reads sizes and durations.
