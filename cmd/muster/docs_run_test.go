@@ -63,6 +63,8 @@ sed -i 's/1000/2000/' web.yaml && muster job submit web.yaml
 sed -i 's/2000/3000/' web.yaml && muster job submit web.yaml`,
 		instead: map[string]string{
 			"muster run --input conf/prod.yaml:app.yaml -- ./serve": "muster run --input conf/prod.yaml:app.yaml --input serve -- ./serve",
+			"muster history --id ID":                                "muster history --id $(muster history --json | jq -r '.jobs[0].id')",
+			"muster job logs ID-0-1":                                "muster job logs $(muster history --json | jq -r '.jobs[0].id')-0-1",
 			"muster job revert web":                                 "muster job revert web 1", // none is known to be healthy yet
 			"muster job revert web 3":                               "muster job revert web 2",
 		},
@@ -89,6 +91,7 @@ sed -i 's/2000/3000/' web.yaml && muster job submit web.yaml`,
 		page:      "docs/containers.md",
 		container: true,
 		instead: map[string]string{
+			"muster dev": "", // this script has one already
 			"muster run --image python:3.13 -- python3 -c 'print(1)'":                                   needsRegistry,
 			"docker save web:1 | muster image load -":                                                   "cat web.tar | muster image load -",
 			"podman save web:1 | muster image load --name web:1 -":                                      "cat web.tar | muster image load --name web:1 -",

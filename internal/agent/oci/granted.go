@@ -114,7 +114,8 @@ func (s *stage) addDevices(c *specs.Spec) {
 			hook.Timeout = &h.Seconds
 		}
 		to := map[string]*[]specs.Hook{
-			"prestart":      &c.Hooks.Prestart, //nolint:staticcheck // old files of CDI have it
+			// It is called at the same point, and the older word for it.
+			"prestart":      &c.Hooks.CreateRuntime,
 			"createRuntime": &c.Hooks.CreateRuntime, "createContainer": &c.Hooks.CreateContainer,
 			"startContainer": &c.Hooks.StartContainer, "poststart": &c.Hooks.Poststart, "poststop": &c.Hooks.Poststop,
 		}[h.Kind]
