@@ -21,21 +21,26 @@ func asOrdinaryUser(t *testing.T) (dir string, is bool) {
 	if os.Geteuid() != 0 {
 		return t.TempDir(), true
 	}
-	dir, err := os.MkdirTemp("", "muster-userns-")
+	made, err := os.MkdirTemp("", "muster-userns-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	// Not by the name of the result, which is empty by then.
+	t.Cleanup(func() {
+		if err := os.RemoveAll(made); err != nil {
+			t.Error(err)
+		}
+	})
 	program, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(dir, "userns.test")
-	if err := errors.Join(os.WriteFile(file, program, 0o755), os.Chmod(file, 0o755), os.Chown(dir, ordinary, ordinary)); err != nil {
+	file := filepath.Join(made, "userns.test")
+	if err := errors.Join(os.WriteFile(file, program, 0o755), os.Chmod(file, 0o755), os.Chown(made, ordinary, ordinary)); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(file, "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "TMPDIR="+dir, "HOME="+dir)
+	cmd.Dir, cmd.Env = made, append(os.Environ(), "TMPDIR="+made, "HOME="+made)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinary, Gid: ordinary}, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	switch text := string(out); {
