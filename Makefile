@@ -194,7 +194,7 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/muster $(DESTDIR)$(PREFIX)/bin/muster-node $(DESTDIR)/lib/systemd/system/muster.service
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/muster.1 $(DESTDIR)$(PREFIX)/share/man/man1/muster-*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/muster
 
-# Packages of this commit in dist/: deb and rpm, for amd64 and arm64. Needs git; nfpm is downloaded by go.
+# Packages of this commit in dist/: deb, rpm and an image of the server, for amd64 and arm64. Needs git; nfpm is downloaded by go.
 packages: build notice
 	GO=$(GO) packaging/build $(VERSION)
 

@@ -146,6 +146,7 @@ var rules = []rule{
 	{place: "cmd/muster", may: []string{".", "api", "client", "cmd/muster/internal/...", "internal/locate", "internal/blob", "internal/blob/buckets", "internal/version"}, third: []string{"github.com/spf13/cobra"}},
 	{place: "internal/version"},
 	{place: "internal/notice"},
+	{place: "internal/serverimage", third: []string{"github.com/google/go-containerregistry"}},
 	{place: "internal/programtest"},
 	{place: "internal/growthtest"},
 	{place: "internal/faults"},
