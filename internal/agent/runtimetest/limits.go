@@ -33,7 +33,8 @@ func limitCases() []testCase {
 func forkBomb(r *rig) {
 	r.needMemoryLimit() // where there are no cgroups nothing counts processes
 	// Each shell leaves a sleeper behind before it goes on: those that cannot fork die, and the sandbox stays full, so that it is seen.
-	c := r.config(program{sh: `trap '' TERM; f() { sleep 1000 & f | f & }; (f) 2>/dev/null & sleep 1000`})
+	// The first one forks no more, or it could come too late, and the sandbox would end with it.
+	c := r.config(program{sh: `trap '' TERM; f() { sleep 1000 & f | f & }; (f) 2>/dev/null & exec sleep 1000`})
 	c.Limits.Pids = 50
 	c.Resources.Memory = 512 * muster.MiB // the number is to be the limit
 	s := r.start(c)
