@@ -298,7 +298,7 @@ func (c *checks) restart(r *RestartSpec) {
 		c.Add("restart.attempts", "is %d; it is 1 to %d", r.Attempts, MaxAttempts)
 	}
 	if r.Attempts > 1 && r.Attempts <= MaxAttempts && len(r.On) == 0 {
-		c.Add("restart.attempts", "is %d, and restart.on names no end that is tried again; say on: [any], or which", r.Attempts)
+		c.Add("restart.attempts", "is %d, but no failure is retried: restart.on says which are, as on: [any]; with muster run it is --on any", r.Attempts)
 	}
 	if c.Count("restart.on", len(r.On)) {
 		var on RestartOn

@@ -48,6 +48,9 @@ func (s *Store) Run(ctx context.Context) error {
 }
 
 func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -127,6 +130,7 @@ func (s *Store) follow(ctx context.Context, at *position, pruned *muster.Time) e
 				*pruned = now
 			}
 		}
+		read := time.Now()
 		changes, last, err := s.cfg.State.Feed().After(pos, batch)
 		if err != nil {
 			return nil
@@ -159,8 +163,10 @@ func (s *Store) follow(ctx context.Context, at *position, pruned *muster.Time) e
 		if !whole {
 			continue
 		}
+		// The end of a job is there as soon as somebody can look for it; only on a busy server changes
+		// are gathered.
 		if s.wait(ctx, last, *pruned) {
-			pause(ctx, gather)
+			pause(ctx, gather-time.Since(read))
 		}
 	}
 	return nil

@@ -132,7 +132,7 @@ func (h *historyFlags) list(ctx context.Context, a *cli.App, cl *client.Client, 
 		j := &out.Jobs[i]
 		rows = append(rows, []string{
 			cli.JobKeyOf(j.Namespace, j.Name).String(), j.ID, j.Status, fmt.Sprintf("%d/%d", j.Succeeded, j.Count), fmt.Sprint(j.Failed),
-			endOf(j.ExitCode, j.Signal), term.Ago(&j.Ended, now), term.Brief(j.Ended.Sub(j.Submitted)), percent(j.CPUEfficiency), memory(j.PeakMemory), term.OrDash(term.ShellWords(j.Command)), j.Reason,
+			endOf(j.ExitCode, j.Signal), term.Ago(&j.Ended, now), term.Brief(j.Ended.Sub(j.Submitted)), percent(j.CPUEfficiency), memory(j.PeakMemory), term.OrDash(commandText(j.Command)), j.Reason,
 		})
 	}
 	a.PrintTable([]string{"JOB", "ID", "STATUS", "DONE", "FAIL", "EXIT", "ENDED", "TOOK", "CPU", "MEM", "COMMAND", "REASON"}, rows)
@@ -217,7 +217,7 @@ func (h *historyFlags) show(ctx context.Context, a *cli.App, cl *client.Client) 
 		"submitted", j.Submitted.Local().Format(time.DateTime), "ended", fmt.Sprintf("%s (%s ago)", j.Ended.Local().Format(time.DateTime), term.Ago(&j.Ended, now)),
 		"took", term.Brief(j.Ended.Sub(j.Submitted)), "attempts", fmt.Sprintf("%d, %s in all", j.Attempts, term.Brief(ran)),
 		"cpu", usedCPU(j), "memory", usedMemory(j), "cost", cost(j.Cost),
-		"image", j.Image, "command", term.ShellWords(j.Command),
+		"image", j.Image, "command", commandText(j.Command),
 	}
 	term.WriteFields(a.Stdout, pairs...)
 	fmt.Fprintln(a.Stdout)

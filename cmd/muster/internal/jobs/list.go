@@ -123,7 +123,7 @@ func printJobs(a *cli.App, jobs []api.Job) {
 		rows = append(rows, []string{
 			cli.JobKeyOf(j.Namespace, j.Name).String(), api.JobStatus(j), fmt.Sprintf("%d/%d", j.Counts.Succeeded, j.Count),
 			fmt.Sprint(j.Counts.Running + j.Counts.Placed), fmt.Sprint(j.Counts.Failed), term.Ago(&j.Submitted, now),
-			term.OrDash(term.ShellWords(j.Command)), cmp.Or(j.Reason, j.Waits),
+			term.OrDash(commandText(j.Command)), cmp.Or(j.Reason, j.Waits),
 		})
 	}
 	a.PrintTable([]string{"JOB", "STATUS", "DONE", "RUN", "FAIL", "AGE", "COMMAND", "REASON"}, rows)

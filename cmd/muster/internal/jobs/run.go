@@ -60,7 +60,7 @@ Muster's own errors as with all commands: 1, 2, 3, 4, with a line on stderr.`),
 	c.Flags().BoolVarP(&r.detach, "detach", "d", false, "submit the job, print its name, and exit")
 	c.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "print only the output of members, and errors")
 	c.Flags().BoolVarP(&r.stdin, "stdin", "i", false, "read stdin to its end, and give it to each member as its stdin; the command is started by sh")
-	c.Flags().BoolVarP(&r.tty, "tty", "t", false, "give the command your terminal, as `muster exec -it` does")
+	c.Flags().BoolVarP(&r.tty, "tty", "t", false, "give the command your terminal, as with muster exec -it")
 	cli.DurationVar(c.Flags(), &r.patience, "patience", cli.FollowPatience, "how long to wait for a server that does not answer")
 	c.RunE = func(cmd *cobra.Command, args []string) error { return r.run(cmd.Context(), cmd, args) }
 	return c

@@ -182,7 +182,7 @@ func printJob(a *cli.App, j *api.Job, members []shownMember) {
 	}
 	command, image := "", ""
 	if j.Spec != nil {
-		command, image = term.ShellWords(j.Spec.Command), imageText(j.Spec.Image, members)
+		command, image = commandText(j.Spec.Command), imageText(j.Spec.Image, members)
 	}
 	c := j.Counts
 	a.PrintFields(

@@ -76,12 +76,27 @@ func (r *runner) giveTerminal(spec *api.JobSpec) (attached []string, err error) 
 		}
 		return ' '
 	}, term.ShellWords(spec.Command))
-	spec.Command = []string{"sh", "-c", "# with a terminal: " + title + "\n" + holdScript, "sh", pipe}
+	spec.Command = []string{"sh", "-c", titleMark + title + "\n" + holdScript, "sh", pipe}
 	if spec.Image != "" {
 		// The image's entrypoint would be put before sh.
 		spec.Entrypoint = []string{""}
 	}
 	return attached, nil
+}
+
+// titleMark begins the first line of what the holder runs; behind it is the command of the execution.
+const titleMark = "# with a terminal: "
+
+// commandText is a command as lists show it. That of a job with a terminal is the one that has the
+// terminal.
+func commandText(words []string) string {
+	if len(words) > 2 && words[0] == "sh" {
+		if title, ok := strings.CutPrefix(words[2], titleMark); ok {
+			title, _, _ = strings.Cut(title, "\n")
+			return title
+		}
+	}
+	return term.ShellWords(words)
 }
 
 // attach executes the command with the terminal, and follows the job to its end. The error has the

@@ -88,7 +88,7 @@ func nodeHoldCommand(a *cli.App) *cobra.Command {
 			}
 			return fmt.Sprintf("is held until %s", n.IntentUntil.Local().Format(time.DateTime))
 		})
-	cli.DurationVar(c.Flags(), &lasts, "for", 0, "how long, for example 2h (default: until `muster node run`)")
+	cli.DurationVar(c.Flags(), &lasts, "for", 0, "how long, for example 2h (default: until muster node run)")
 	return c
 }
 
