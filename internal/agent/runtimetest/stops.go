@@ -115,9 +115,11 @@ func stopLonger(r *rig) {
 }
 
 func stopGroup(r *rig) {
+	// The parent's trap stands before the child says that it is ready.
 	s := r.start(r.config(program{sh: `
+		trap 'wait; exit 0' TERM
 		sh -c 'trap "echo child got it; exit" TERM; echo child ready; while :; do sleep 0.02; done' &
-		trap 'wait; exit 0' TERM; wait`}))
+		wait`}))
 	r.untilPrinted(s, "child ready")
 	s.Stop(30 * time.Second)
 	if result := r.wait(s); result.Failure != nil {
