@@ -51,6 +51,9 @@ type Offering struct {
 	PriceCap Price `json:"price_cap,omitempty" cbor:"11,keyasint,omitempty"`
 	// Devices of an instance of it.
 	Devices []Device `json:"devices,omitempty" cbor:"12,keyasint,omitempty"`
+	// Weight is how much of its family's quota an instance uses, where the cloud does not count
+	// instances: in vCPUs on AWS, Azure and GCE. 0: one.
+	Weight int `json:"weight,omitempty" cbor:"13,keyasint,omitempty"`
 }
 
 // AtMost is the price that budgets count with.

@@ -61,30 +61,137 @@ type Suspender interface {
 	Resume(ctx context.Context, ids []muster.InstanceID) []error
 }
 
+// Stopper is a Provider whose instances can be switched off, and cost less meanwhile. They lose
+// what is in memory and keep their disk, so a started one has its image cache and boots again.
+type Stopper interface {
+	// Stop switches instances off, Start on again. The errors are in the order of the ids. What has
+	// the wanted state already is no error. What does not exist is FaultNotFound, what cannot be
+	// stopped is FaultInvalid, and Start may answer FaultCapacity. A stopped instance is listed, and
+	// may be destroyed.
+	Stop(ctx context.Context, ids []muster.InstanceID) []error
+	Start(ctx context.Context, ids []muster.InstanceID) []error
+}
+
+// Bootable is a Provider whose instances read user data with cloud-init at their first start. Their
+// SSH host key comes with it, so that the server knows it before the machine exists.
+type Bootable interface {
+	// UserDataLimit is how many bytes the user data of an instance may have, before any encoding.
+	UserDataLimit() int
+}
+
+// Consistent is a Provider that says how far its lists may lag behind. Others get DefaultConsistency.
+type Consistent interface {
+	Consistency() Consistency
+}
+
+// Consistency is how far lists can be trusted.
+type Consistency struct {
+	// ListLag is how long a list may lack an instance that was just created.
+	ListLag time.Duration
+	// Agreement is how far apart the first and the last of the lists must be that together say that
+	// an instance with work on it is gone, when nothing else says so.
+	Agreement time.Duration
+}
+
+// DefaultConsistency is that of clouds which say nothing. Two lists that called themselves complete,
+// and were empty, were seen 1.5 s apart, so Agreement is well above that.
+var DefaultConsistency = Consistency{ListLag: 10 * time.Second, Agreement: 10 * time.Second}
+
+// ConsistencyOf is that of p.
+func ConsistencyOf(p Provider) Consistency {
+	if c, ok := As[Consistent](p); ok {
+		return c.Consistency()
+	}
+	return DefaultConsistency
+}
+
+// Rated is a Provider that knows how often its cloud may be called. An operator can set other rates.
+type Rated interface {
+	Rates() Rates
+}
+
 // QuotaReader is a Provider that can say how much the account may have.
 type QuotaReader interface {
-	// Quotas are all that it knows of, of this account: others may use it up as well. It may be some minutes old.
+	// Quotas are all that it knows of this account. Others may use up the same quota. They may be
+	// some minutes old.
 	Quotas(ctx context.Context) ([]Quota, error)
 }
 
 // Quota is how much of one family the account may have, and has.
 type Quota struct {
 	// Family is as in Offering.Family; empty: of the whole account.
-	Family      string
-	Limit, Used int // in instances
+	Family string
+	// Limit and Used are in instances, or in what Offering.Weight counts if Weighed.
+	Limit, Used int
+	Weighed     bool
 }
 
 // NoticeReader is a Provider that says beforehand which instances the cloud is about to take.
 type NoticeReader interface {
-	// Notices are all that are open now, of the owner's instances. One stays until its instance is
-	// gone or the cloud has changed its mind. It is asked every few seconds, and must be cheap.
+	// Notices are all that are open now, of the owner's instances. A notice stays until its instance
+	// is gone or the cloud has withdrawn it. It is called every few seconds, so it must be cheap.
 	Notices(ctx context.Context) ([]Notice, error)
 }
 
-// Notice says that the cloud takes an instance at a time, without asking again.
+// Notice says what the cloud is about to do with an instance.
 type Notice struct {
 	Instance muster.InstanceID
 	At       muster.Time
+	// Kind is NoticeTaken if empty.
+	Kind NoticeKind
+}
+
+// NoticeKind is what a notice is about.
+type NoticeKind string
+
+// Kinds of notices. Any of them drains the node; they differ in what the operator is told.
+const (
+	// NoticeTaken: the cloud takes the instance at the given time.
+	NoticeTaken NoticeKind = "taken"
+	// NoticeMaintenance: the cloud restarts or moves the instance at the given time.
+	NoticeMaintenance NoticeKind = "maintenance"
+	// NoticeAtRisk: the cloud may take the instance soon. The time is only when it said so.
+	NoticeAtRisk NoticeKind = "at-risk"
+)
+
+// MetadataServed is a Provider whose instances learn of notices from a metadata service.
+type MetadataServed interface {
+	// Metadata names the kind of service, for the agent: ec2, gce, azure, hetzner or openstack.
+	Metadata() string
+}
+
+// Sweeper is a Provider whose creates can leave other things than instances behind: network
+// interfaces, disks, addresses.
+type Sweeper interface {
+	// Leftovers are the things of this owner that are attached to nothing.
+	Leftovers(ctx context.Context) ([]Leftover, error)
+	// Remove deletes leftovers. A driver looks again that each one has its owner's tag and is
+	// attached to nothing. The errors are in the order of the leftovers; one that does not exist
+	// any more is no error.
+	Remove(ctx context.Context, of []Leftover) []error
+}
+
+// Leftover is a thing that is paid for, or holds quota, and belongs to no instance.
+type Leftover struct {
+	// Kind is in the cloud's words, as volume or network-interface.
+	Kind, ID string
+	// Created is when it was made; zero if the cloud does not say.
+	Created muster.Time
+}
+
+// Resolver is a Provider that can say what it makes of its configuration before it creates anything.
+type Resolver interface {
+	// Resolve returns what the configuration stands for, and what is missing. An error is a failure to
+	// find out; whatever is wrong with the configuration or the rights is a Problem of an entry.
+	Resolve(ctx context.Context) ([]Resolved, error)
+}
+
+// Resolved is one thing that a provider found out about its configuration.
+type Resolved struct {
+	// What is a word for it, as image, subnet, zone, right.
+	What, Value string
+	// Problem says what is wrong with it and what to do; empty: nothing.
+	Problem string
 }
 
 // OffersConfigured is a Provider whose offerings are written in the server's configuration: one that it does not

@@ -82,8 +82,21 @@ type Intent struct {
 	Zone     string
 	// Market is on-demand if empty.
 	Market muster.Market
-	// Labels are further tags for whoever reads the bill. Where a cloud cannot bear them they are left out.
+	// Labels are further tags for whoever reads the bill. A cloud that cannot hold them leaves them out.
 	Labels map[string]string
+	// Boot is what the instance reads at its first start. It is zero unless the provider is Bootable.
+	Boot Boot
+}
+
+// Boot is what an instance gets for its first start. It depends on nothing but the intent, so a
+// create that is repeated, even by another leader, sends the same bytes: EC2 refuses a token that
+// comes back with other parameters.
+type Boot struct {
+	// UserData is a document for cloud-init, see package boot. It holds a private host key, so it
+	// must reach neither logs nor errors.
+	UserData muster.Secret
+	// HostKey is the public half, a line as in ssh_host_ed25519_key.pub.
+	HostKey string
 }
 
 // Created is what came of one intent.
@@ -103,6 +116,10 @@ type Instance struct {
 	Market   muster.Market
 	// Created is when the cloud says that it was made; zero if it does not say.
 	Created muster.Time
+	// Failed says why the instance will never run, although the cloud had accepted it: a machine
+	// that Nova could not place, or that EC2 ended while it was pending. Kind and Scope are as
+	// Create would have answered. It may still cost money or quota, so the fleet destroys it.
+	Failed *muster.Fault
 }
 
 // Tags are what an instance bears from its first moment on.

@@ -71,6 +71,7 @@ var blanks = [...]func() Fact{
 	48: fact[FormatRaised],
 	49: fact[ImageLoaded],
 	50: fact[ImageRemoved],
+	51: fact[NodeRekeyed],
 }
 
 func fact[T any, F interface {
@@ -279,6 +280,14 @@ type NodeLaunching struct {
 	Pool     muster.PoolName `cbor:"3,keyasint"`
 	Offering muster.Offering `cbor:"4,keyasint"`
 	Reason   string          `cbor:"5,keyasint,omitempty"`
+	// HostKey is the SSH host key that the instance must show, where the server makes it.
+	HostKey string `cbor:"6,keyasint,omitempty"`
+}
+
+// NodeRekeyed: the instance shows another SSH host key from now on.
+type NodeRekeyed struct {
+	ID      muster.NodeID `cbor:"1,keyasint"`
+	HostKey string        `cbor:"2,keyasint"`
 }
 
 // NodeLaunched: the provider made the instance.
@@ -296,6 +305,8 @@ type NodeAdopted struct {
 	Instance muster.InstanceID `cbor:"5,keyasint"`
 	// Intent is what an operator wanted of it, as its tags say; empty: run.
 	Intent muster.NodeIntent `cbor:"6,keyasint,omitempty"`
+	// HostKey is as in NodeLaunching.
+	HostKey string `cbor:"7,keyasint,omitempty"`
 }
 
 // NodeJoined: the agent answered. A second one of a node that serves only updates what the agent says of itself.

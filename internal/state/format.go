@@ -22,6 +22,8 @@ const (
 	FormatNewest Format = 5
 	// FormatUsage is the first format with what an attempt used and cost.
 	FormatUsage Format = 5
+	// FormatHostKey is the first format that can launch instances whose host key the server makes.
+	FormatHostKey Format = 5
 	// FormatFloor is the lowest gate at which the control loops work. A leader raises the gate to it before it
 	// starts them. What is written above the floor needs a fallback for a lower gate.
 	FormatFloor Format = 4
@@ -53,6 +55,11 @@ var since = map[string]Format{
 	"state.Alloc.PeakMemory":            5,
 	"state.Alloc.Cost":                  5,
 	"api.Template.Volumes":              5,
+	"muster.Offering.Weight":            5,
+	"state.NodeLaunching.HostKey":       5,
+	"state.NodeAdopted.HostKey":         5,
+	"state.NodeRekeyed":                 5,
+	"state.Node.HostKey":                5,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

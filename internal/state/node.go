@@ -40,7 +40,7 @@ func (f *NodeLaunching) apply(s *State, now muster.Time) (any, error) {
 		return nil, muster.Faultf(muster.FaultAlreadyExists, "node %s: exists already", f.ID)
 	}
 	n := s.newNode(f.ID, f.Token, f.Pool, f.Offering, now)
-	n.Stage, n.StageReason = muster.NodeLaunching, f.Reason
+	n.Stage, n.StageReason, n.HostKey = muster.NodeLaunching, f.Reason, f.HostKey
 	s.putNode(nil, n, VerbNodeLaunching)
 	return nil, nil
 }
@@ -71,11 +71,22 @@ func (f *NodeAdopted) apply(s *State, now muster.Time) (any, error) {
 		return nil, muster.Faultf(muster.FaultAlreadyExists, "node %s: exists already", f.ID)
 	}
 	n := s.newNode(f.ID, f.Token, f.Pool, f.Offering, now)
-	n.Stage, n.StageReason, n.Instance = muster.NodeAdopted, "found with our tags, unknown to the state", f.Instance
+	n.Stage, n.StageReason, n.Instance, n.HostKey = muster.NodeAdopted, "found with our tags, unknown to the state", f.Instance, f.HostKey
 	if f.Intent != "" {
 		n.Intent, n.IntentReason = f.Intent, "as its tags say"
 	}
 	s.putNode(nil, n, VerbNodeAdopted)
+	return nil, nil
+}
+
+func (f *NodeRekeyed) apply(s *State, _ muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil || n.HostKey == f.HostKey {
+		return nil, err
+	}
+	b := *n
+	b.HostKey = f.HostKey
+	s.putNode(n, &b, "")
 	return nil, nil
 }
 

@@ -319,6 +319,9 @@ type Node struct {
 	Failures       []NodeFailure `cbor:"62,keyasint,omitempty"`
 	Spells         []muster.Time `cbor:"63,keyasint,omitempty"`
 	SidelinedUntil muster.Time   `cbor:"64,keyasint,omitempty"`
+	// HostKey is the SSH host key that the instance must show, a line as in ssh_host_ed25519_key.pub.
+	// Empty: its provider knows.
+	HostKey string `cbor:"65,keyasint,omitempty"`
 }
 
 // NodeEvent is one entry of a node's history.

@@ -463,7 +463,7 @@ func goldenFacts() []Fact {
 			&Output{Stage: OutputComplete, Stdout: Stream{Size: 3, Inline: []byte("abc")}}, "d", "sha256:e", 7, 8, 9}}},
 		&OutputStored{"ua-0-1", Output{Stage: OutputIncomplete, Why: "w", Stdout: Stream{Size: 9, Start: 1}, Files: []OutputFile{{"f", 2}}, BlobBytes: 8}},
 		&JobOutputPruned{[]muster.JobUID{"ua"}},
-		&NodeLaunching{"n1", "t1", "p", offer, "r"}, &NodeLaunched{"n1", "i1"}, &NodeAdopted{"n1", "t1", "p", offer, "i1", muster.NodeHold},
+		&NodeLaunching{"n1", "t1", "p", offer, "r", "ssh-ed25519 A"}, &NodeLaunched{"n1", "i1"}, &NodeAdopted{"n1", "t1", "p", offer, "i1", muster.NodeHold, "ssh-ed25519 A"},
 		&NodeJoined{"n1", offer.Capacity, map[string]string{"os": "linux"}, "v1", "b1"},
 		&NodeHealthChanged{"n1", muster.NodeLost, "r", true, true}, &NodeIntentSet{"n1", muster.NodeHold, "r", "w", 4, 5}, &NodeDraining{"n1", "r", "w", true},
 		&NodeTerminating{"n1", "r", true, true, "w", true, 5}, &NodeGone{"n1", "r", true, 6}, &NodesPurged{[]muster.NodeID{"n1"}},
@@ -478,7 +478,7 @@ func goldenFacts() []Fact {
 		&NodeKept{"n1", "r"},
 		&ImageLoaded{LoadedImage{"docker.io/library/web:1", "sha256:a", []LoadedBlob{{"sha256:a", 5}}, []string{"linux/amd64"}, []LoadedBlob{{"sha256:b", 6}}, 7}}, &ImageRemoved{"docker.io/library/web:1", "sha256:a"},
 		&RoomReserved{"n1", "ua", 2}, &RoomReleased{"n1", "ua", "r"}, &NodePlansRefused{"n1", 15, "r"},
-		&NodeFailed{"n1", "r", true}, &NodeEvicted{"n1", "r", 4},
+		&NodeFailed{"n1", "r", true}, &NodeEvicted{"n1", "r", 4}, &NodeRekeyed{"n1", "ssh-ed25519 B"},
 	}
 }
 

@@ -36,7 +36,7 @@ func (f *Fleet) adopt(ctx context.Context, found []mend.Adoption) {
 // sameOffering reports whether two offerings are equal in all that the state keeps.
 func sameOffering(a, b muster.Offering) bool {
 	return a.Provider == b.Provider && a.Name == b.Name && a.Zone == b.Zone && a.Market == b.Market && a.Price == b.Price &&
-		a.Capacity == b.Capacity && a.Available == b.Available && a.Limit == b.Limit && a.Family == b.Family && maps.Equal(a.Attributes, b.Attributes) && a.PriceCap == b.PriceCap && slices.Equal(a.Devices, b.Devices)
+		a.Capacity == b.Capacity && a.Available == b.Available && a.Limit == b.Limit && a.Family == b.Family && a.Weight == b.Weight && maps.Equal(a.Attributes, b.Attributes) && a.PriceCap == b.PriceCap && slices.Equal(a.Devices, b.Devices)
 }
 
 // afterOf returns after how long the provider asked to be called again; 0 if it did not say.
