@@ -56,5 +56,8 @@ type Offering struct {
 	Weight int `json:"weight,omitempty" cbor:"13,keyasint,omitempty"`
 }
 
+// QuotaWeight is Weight, or 1 where the provider counts instances.
+func (o *Offering) QuotaWeight() int { return max(o.Weight, 1) }
+
 // AtMost is the price that budgets count with.
 func (o *Offering) AtMost() Price { return max(o.Price, o.PriceCap) }

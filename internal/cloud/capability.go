@@ -144,7 +144,8 @@ type Notice struct {
 // NoticeKind is what a notice is about.
 type NoticeKind string
 
-// Kinds of notices. Any of them drains the node; they differ in what the operator is told.
+// Kinds of notices. The first two drain the node. One at risk goes on: clouds say so early and often,
+// and ending its work for that would cost more than it saves. Operators see it.
 const (
 	// NoticeTaken: the cloud takes the instance at the given time.
 	NoticeTaken NoticeKind = "taken"

@@ -2,8 +2,10 @@ package cloud
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/musterhq/muster"
 )
@@ -12,20 +14,26 @@ import (
 // wrong would otherwise hand the fleet machines that are not Muster's, and the fleet would sweep them away:
 //
 //   - an instance without the owner's tag, or with an empty id, is in no list; one that is listed twice is listed once;
-//   - such an instance, once seen, is never destroyed nor tagged: FaultNotFound;
+//   - such an instance is neither destroyed nor tagged (FaultNotFound), until a list shows the owner's tag
+//     or none has shown it for ten minutes;
 //   - an empty id never reaches a driver: there are clouds that take an empty filter for "all";
 //   - a created instance that bears other tags than were asked for is FaultAmbiguous.
 type Owned struct {
 	p     Provider
 	owner string
 
-	mu      sync.Mutex
-	foreign map[muster.InstanceID]bool
+	mu sync.Mutex
+	// foreign is when an instance was last listed with another owner or none.
+	foreign map[muster.InstanceID]time.Time
 }
+
+// foreignFor is how long an instance counts as another's after a list showed it so. A list that lags
+// in tags shows an instance of ours without them once; it must not be left alone for ever.
+const foreignFor = 10 * time.Minute
 
 // NewOwned goes around p, a driver of this owner.
 func NewOwned(p Provider, owner string) *Owned {
-	return &Owned{p: p, owner: owner, foreign: map[muster.InstanceID]bool{}}
+	return &Owned{p: p, owner: owner, foreign: map[muster.InstanceID]time.Time{}}
 }
 
 // Unwrap is Wrapper's.
@@ -81,10 +89,14 @@ func (o *Owned) List(ctx context.Context, cursor string) (Listing, error) {
 	seen := map[muster.InstanceID]bool{}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	maps.DeleteFunc(o.foreign, func(_ muster.InstanceID, at time.Time) bool { return time.Since(at) >= foreignFor })
 	page.Instances = slices.DeleteFunc(page.Instances, func(i Instance) bool {
 		mine := i.ID != "" && i.Tags.Owner == o.owner
-		if i.ID != "" && i.Tags.Owner != o.owner {
-			o.foreign[i.ID] = true
+		switch {
+		case mine:
+			delete(o.foreign, i.ID)
+		case i.ID != "":
+			o.foreign[i.ID] = time.Now()
 		}
 		twice := seen[i.ID]
 		seen[i.ID] = true
@@ -107,7 +119,8 @@ func (o *Owned) SetTags(ctx context.Context, id muster.InstanceID, tags Tags) er
 func (o *Owned) isForeign(id muster.InstanceID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.foreign[id]
+	at, ok := o.foreign[id]
+	return ok && time.Since(at) < foreignFor
 }
 
 func (o *Owned) notMine(id muster.InstanceID) error {

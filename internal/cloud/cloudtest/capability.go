@@ -1,10 +1,12 @@
 package cloudtest
 
 import (
+	"context"
 	"encoding/base64"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
@@ -76,16 +78,26 @@ func suspendAndResume(s *suite) {
 	if !ok {
 		s.Skip("not a Suspender")
 	}
+	s.offAndOn(p.Suspend, p.Resume)
+}
+
+func stopAndStart(s *suite) {
+	p, ok := cloud.As[cloud.Stopper](s.p)
+	if !ok {
+		s.Skip("not a Stopper")
+	}
+	s.offAndOn(p.Stop, p.Start)
+}
+
+// offAndOn takes an instance out of service and back, and destroys it while it is off.
+func (s *suite) offAndOn(off, on func(context.Context, []muster.InstanceID) []error) {
+	s.Helper()
 	i := s.create(s.p, s.intent())
+	s.eventually("the instance is listed", func() bool { _, ok := s.list(s.p)[i.ID]; return ok })
 	ids := []muster.InstanceID{i.ID, "i-none"}
-	for _, do := range []func([]muster.InstanceID) []error{
-		func(ids []muster.InstanceID) []error { return p.Resume(s.Context(), ids) }, // awake already
-		func(ids []muster.InstanceID) []error { return p.Suspend(s.Context(), ids) },
-		func(ids []muster.InstanceID) []error { return p.Suspend(s.Context(), ids) },
-		func(ids []muster.InstanceID) []error { return p.Resume(s.Context(), ids) },
-		func(ids []muster.InstanceID) []error { return p.Suspend(s.Context(), ids) },
-	} {
-		if errs := do(ids); len(errs) != 2 || errs[0] != nil || muster.KindOf(errs[1]) != muster.FaultNotFound {
+	// The first is on already, and the third is off already.
+	for _, do := range []func(context.Context, []muster.InstanceID) []error{on, off, off, on, off} {
+		if errs := do(s.Context(), ids); len(errs) != 2 || errs[0] != nil || muster.KindOf(errs[1]) != muster.FaultNotFound {
 			s.Errorf("%v", errs)
 		}
 		if _, ok := s.list(s.p)[i.ID]; !ok {
@@ -93,7 +105,98 @@ func suspendAndResume(s *suite) {
 		}
 	}
 	if errs := s.p.Destroy(s.Context(), []muster.InstanceID{i.ID}); errs[0] != nil {
-		s.Errorf("destroy of what sleeps: %v", errs[0])
+		s.Errorf("destroy of what is off: %v", errs[0])
+	}
+}
+
+// userData: what is too long is refused before anything is made, and what is not is no reason to
+// make another instance for a token.
+func userData(s *suite) {
+	p, ok := cloud.As[cloud.Bootable](s.p)
+	if !ok {
+		s.Skip("not Bootable")
+	}
+	in := s.intent()
+	in.Boot = cloud.Boot{UserData: muster.NewSecret("#!/bin/sh\n" + strings.Repeat("#", p.UserDataLimit()))}
+	if got := s.p.Create(s.Context(), []cloud.Intent{in}); muster.KindOf(got[0].Err) != muster.FaultInvalid {
+		s.Errorf("user data of more than %d bytes: %v", p.UserDataLimit(), got[0].Err)
+	}
+	if list := s.list(s.p); len(list) != 0 {
+		s.Errorf("made all the same: %v", list)
+	}
+	in = s.intent()
+	in.Boot = cloud.Boot{UserData: muster.NewSecret("#!/bin/sh\ntrue\n"), HostKey: "ssh-ed25519 AAAA"}
+	i := s.create(s.p, in)
+	if again := s.create(s.p, in); again.ID != i.ID {
+		s.Errorf("%s, and for the same intent again %s", i.ID, again.ID)
+	}
+}
+
+// consistency: an instance is listed once the lag that the driver names is over.
+func consistency(s *suite) {
+	c := cloud.ConsistencyOf(s.p)
+	if c.ListLag < 0 || c.Agreement <= 0 || c.ListLag > time.Hour || c.Agreement > time.Hour {
+		s.Fatalf("%+v", c)
+	}
+	i := s.create(s.p, s.intent())
+	made := time.Now()
+	s.eventually("the instance is listed", func() bool { _, ok := s.list(s.p)[i.ID]; return ok })
+	if lag := time.Since(made); lag > c.ListLag+s.patience {
+		s.Errorf("listed after %s, and the driver says %s at most", lag, c.ListLag)
+	}
+}
+
+// leftovers: what belongs to a machine that is there is not one, another owner's is not shown, and
+// removing what does not exist is no error.
+func leftovers(s *suite) {
+	p, ok := cloud.As[cloud.Sweeper](s.p)
+	if !ok {
+		s.Skip("not a Sweeper")
+	}
+	i := s.create(s.p, s.intent())
+	list, err := p.Leftovers(s.Context())
+	if err != nil || len(list) != 0 {
+		s.Errorf("beside one instance that is there: %v, %v", list, err)
+	}
+	if errs := s.p.Destroy(s.Context(), []muster.InstanceID{i.ID}); errs[0] != nil {
+		s.Fatal(errs[0])
+	}
+	other, _ := cloud.As[cloud.Sweeper](s.open("owner-b"))
+	if list, err := other.Leftovers(s.Context()); err != nil || len(list) != 0 {
+		s.Errorf("of another owner: %v, %v", list, err)
+	}
+	s.eventually("nothing is left", func() bool {
+		list, err := p.Leftovers(s.Context())
+		if err != nil {
+			return false
+		}
+		for k, err := range p.Remove(s.Context(), list) {
+			if err != nil {
+				s.Logf("%s %s: %v", list[k].Kind, list[k].ID, err)
+			}
+		}
+		return len(list) == 0
+	})
+	for _, err := range p.Remove(s.Context(), list) {
+		if err != nil {
+			s.Errorf("removed twice: %v", err)
+		}
+	}
+}
+
+func resolves(s *suite) {
+	p, ok := cloud.As[cloud.Resolver](s.p)
+	if !ok {
+		s.Skip("not a Resolver")
+	}
+	list, err := p.Resolve(s.Context())
+	if err != nil || len(list) == 0 {
+		s.Fatalf("%v, %v", list, err)
+	}
+	for _, r := range list {
+		if r.What == "" || r.Problem != "" {
+			s.Errorf("%+v", r)
+		}
 	}
 }
 

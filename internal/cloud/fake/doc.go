@@ -48,6 +48,8 @@
 //	instance: agent-dies [after=D..D]  its agent dies, and none can be started again
 //	instance: dies [after=D..D]        it vanishes
 //	instance: notice [after=D..D] in=D a spot notice; it vanishes D after it
+//	instance: refused [KIND] [after=D..D]  accepted, and then listed as failed (capacity, unless said); its agent never starts
+//	instance: leaves         when it is destroyed, a disk of it stays; see cloud.Sweeper
 //
 // When: "10%" by chance, drawn from the seed, for each line its own; "once", "3x": only so often; "from=D"
 // and "for=D": from that moment after the script was played, and for so long.

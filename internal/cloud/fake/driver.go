@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,7 +13,20 @@ import (
 )
 
 // Owner is the driver of one owner. It is also a cloud.Suspender, QuotaReader, NoticeReader and HostKeyReader.
-func (c *Cloud) Owner(owner string) cloud.Provider { return &driver{c, owner} }
+// It is a cloud.Sweeper as well, and Bootable if the configuration says so.
+func (c *Cloud) Owner(owner string) cloud.Provider {
+	d := &driver{c, owner}
+	if c.cfg.UserDataLimit > 0 {
+		return bootable{d}
+	}
+	return d
+}
+
+// bootable is a driver whose instances take user data.
+type bootable struct{ *driver }
+
+// UserDataLimit is cloud.Bootable's.
+func (b bootable) UserDataLimit() int { return b.c.cfg.UserDataLimit }
 
 type driver struct {
 	c     *Cloud
@@ -24,6 +38,8 @@ var (
 	_ cloud.QuotaReader   = (*driver)(nil)
 	_ cloud.NoticeReader  = (*driver)(nil)
 	_ cloud.HostKeyReader = (*driver)(nil)
+	_ cloud.Sweeper       = (*driver)(nil)
+	_ cloud.Consistent    = (*driver)(nil)
 )
 
 // anyone is a subject for calls that are about no instance.
@@ -224,6 +240,9 @@ func (d *driver) admitLocked(in cloud.Intent, s *subject) (*instance, error) {
 	if c.soldLocked(in) == nil {
 		return nil, muster.Faultf(muster.FaultInvalid, "there is no offering %s", in.Offering)
 	}
+	if limit := c.cfg.UserDataLimit; limit > 0 && len(in.Boot.UserData.Reveal()) > limit {
+		return nil, muster.Faultf(muster.FaultInvalid, "the user data is longer than %d bytes", limit)
+	}
 	since := time.Since(c.played)
 	for _, r := range c.script {
 		if r.where != "create" {
@@ -239,7 +258,11 @@ func (d *driver) admitLocked(in cloud.Intent, s *subject) (*instance, error) {
 				return nil, r.fault("%s: there is none to be had now", r.which.scope())
 			}
 		case "quota":
-			if k := c.countLocked(&r.which); k >= r.max && r.strikes(s, since) {
+			more := 1
+			if o := c.soldLocked(in); o != nil {
+				more = o.QuotaWeight()
+			}
+			if k := c.countLocked(&r.which); k+more > r.max && r.strikes(s, since) {
 				return nil, r.fault("%s: the account may have %d, and has %d", r.which.scope(), r.max, k)
 			}
 		}
@@ -247,13 +270,18 @@ func (d *driver) admitLocked(in cloud.Intent, s *subject) (*instance, error) {
 	return nil, nil
 }
 
-// countLocked is how many instances a line selects, of all owners unless it names one.
+// countLocked is what the instances that a line selects use of a quota, of all owners unless it
+// names one.
 func (c *Cloud) countLocked(w *selection) int {
 	k := 0
 	for _, i := range c.instances {
 		s := c.subjectLocked(i.Tags.Owner, cloud.Intent{Pool: i.Tags.Pool, Offering: i.Offering, Zone: i.Zone, Market: i.Market}, i.seq)
 		if w.has(s) {
-			k++
+			o := c.soldLocked(cloud.Intent{Offering: i.Offering, Zone: i.Zone, Market: i.Market})
+			if o == nil {
+				o = &muster.Offering{}
+			}
+			k += o.QuotaWeight()
 		}
 	}
 	return k
@@ -506,4 +534,39 @@ func (d *driver) HostKeys(ctx context.Context, id muster.InstanceID) ([]string, 
 		return nil, err
 	}
 	return []string{KeyLine(d.c.key(id, false))}, nil
+}
+
+// Consistency is cloud.Consistent's.
+func (d *driver) Consistency() cloud.Consistency {
+	return cmp.Or(d.c.cfg.Consistency, cloud.DefaultConsistency)
+}
+
+// Leftovers is cloud.Sweeper's.
+func (d *driver) Leftovers(ctx context.Context) ([]cloud.Leftover, error) {
+	if err := d.c.wait(ctx, "list", d.anyone(), "leftovers of "+d.owner); err != nil {
+		return nil, err
+	}
+	d.c.mu.Lock()
+	defer d.c.mu.Unlock()
+	var out []cloud.Leftover
+	for _, l := range d.c.left {
+		if l.owner == d.owner {
+			out = append(out, l.Leftover)
+		}
+	}
+	return out, nil
+}
+
+// Remove is cloud.Sweeper's.
+func (d *driver) Remove(ctx context.Context, of []cloud.Leftover) []error {
+	errs := make([]error, len(of))
+	err := d.c.wait(ctx, "destroying", d.anyone(), fmt.Sprint(of))
+	d.c.mu.Lock()
+	defer d.c.mu.Unlock()
+	for k, l := range of {
+		if errs[k] = err; err == nil {
+			d.c.left = slices.DeleteFunc(d.c.left, func(x leftover) bool { return x.owner == d.owner && x.ID == l.ID })
+		}
+	}
+	return errs
 }

@@ -31,6 +31,7 @@ type Cloud struct {
 	played    time.Time
 	faults    Faults
 	calls     Calls
+	left      []leftover
 }
 
 type instance struct {
@@ -42,6 +43,8 @@ type instance struct {
 	dying     bool
 	suspended bool
 	halted    bool // lists leave it out
+	leaves    bool // a disk stays when it is destroyed
+	boot      cloud.Boot
 	fate      Fate
 	notice    time.Time // when the cloud takes it; zero: no notice is open
 	timers    []*time.Timer
@@ -56,6 +59,10 @@ type Config struct {
 	Delay, Jitter time.Duration
 	// Page is how many instances a page of a list has; 0: all.
 	Page int
+	// Consistency is what drivers say of their lists; zero: cloud.DefaultConsistency.
+	Consistency cloud.Consistency
+	// UserDataLimit makes drivers cloud.Bootable, with this limit in bytes; 0: they are not.
+	UserDataLimit int
 	// Created is called when an instance has been made, Destroyed when it is
 	// to end; it is gone when that returns. Both may be nil, and are called without a lock held.
 	Created   func(cloud.Instance)
@@ -178,6 +185,32 @@ func (c *Cloud) Fate(id muster.InstanceID) Fate {
 	return Fate{Broken: never, AgentDies: never}
 }
 
+// Boot of an instance, as its intent had it.
+func (c *Cloud) Boot(id muster.InstanceID) cloud.Boot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.instances[id]; i != nil {
+		return i.boot
+	}
+	return cloud.Boot{}
+}
+
+// Leftovers are the things that destroyed instances have left, of all owners.
+func (c *Cloud) Leftovers() (all []cloud.Leftover) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range c.left {
+		all = append(all, l.Leftover)
+	}
+	return all
+}
+
+// leftover is a thing with its owner.
+type leftover struct {
+	owner string
+	cloud.Leftover
+}
+
 // Labels of an instance, as its intent had them.
 func (c *Cloud) Labels(id muster.InstanceID) map[string]string {
 	c.mu.Lock()
@@ -222,6 +255,9 @@ func (c *Cloud) end(i *instance) {
 	c.mu.Lock()
 	i.gone = time.Now()
 	delete(c.instances, i.ID)
+	if i.leaves {
+		c.left = append(c.left, leftover{i.Tags.Owner, cloud.Leftover{Kind: "disk", ID: "d-" + string(i.ID), Created: i.Created}})
+	}
 	c.past = append(c.past, i)
 	for len(c.past) > 0 && time.Since(c.past[0].gone) > time.Hour {
 		c.past = c.past[1:]
@@ -277,7 +313,7 @@ func (c *Cloud) bearLocked(owner string, in cloud.Intent) *instance {
 	c.next++
 	in.Market = cmp.Or(in.Market, muster.OnDemand)
 	now := time.Now()
-	i := &instance{seq: c.next, born: now, dead: make(chan struct{}), labels: in.Labels,
+	i := &instance{seq: c.next, born: now, dead: make(chan struct{}), labels: in.Labels, boot: in.Boot,
 		fate: Fate{Broken: never, AgentDies: never},
 		Instance: cloud.Instance{
 			ID:       muster.InstanceID(fmt.Sprintf("i-%04d", c.next)),
@@ -301,6 +337,16 @@ func (c *Cloud) fateLocked(i *instance) {
 			i.fate.NoBoot = true
 		case "boots":
 			i.fate.Boots = at
+		case "leaves":
+			i.leaves = true
+		case "refused":
+			i.fate.NoBoot = true
+			fault := r.fault("instance %s could not be made to run", i.ID).(*muster.Fault)
+			i.timers = append(i.timers, time.AfterFunc(at, func() {
+				c.mu.Lock()
+				i.Failed = fault
+				c.mu.Unlock()
+			}))
 		case "wrong-key":
 			i.fate.WrongKey = true
 		case "stuck":

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -77,7 +78,7 @@ func words(where string) map[string]string {
 		"list":     {"fail": kind, "cut": "", "short": "", "empty": "", "twice": "", "stale": length, "slow": length},
 		"offers":   {"fail": kind, "empty": "", "lack": "", "slow": length},
 		"tags":     {"fail": kind, "slow": length},
-		"instance": {"boots": "", "noboot": "", "wrong-key": "", "stuck": "", "broken": "", "agent-dies": "", "dies": "", "notice": ""},
+		"instance": {"boots": "", "noboot": "", "wrong-key": "", "stuck": "", "broken": "", "agent-dies": "", "dies": "", "notice": "", "refused": kind, "leaves": ""},
 	}[where]
 }
 
@@ -268,6 +269,8 @@ func (r *rule) fault(format string, args ...any) error {
 	switch r.what {
 	case "capacity":
 		f.Kind, f.Scope = muster.FaultCapacity, r.which.scope()
+	case "refused":
+		f.Kind, f.Scope = cmp.Or(r.kind, muster.FaultCapacity), r.which.scope()
 	case "quota":
 		f.Kind, f.Scope = muster.FaultQuota, r.which.scope()
 	case "rate":

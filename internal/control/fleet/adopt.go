@@ -21,7 +21,12 @@ func (f *Fleet) adopt(ctx context.Context, found []mend.Adoption) {
 		if id == "" {
 			id = f.ids.node()
 		}
-		b.add(&state.NodeAdopted{ID: id, Token: a.Token, Pool: a.Pool, Offering: a.Offering, Instance: a.Instance, Intent: a.Intent})
+		adopted := &state.NodeAdopted{ID: id, Token: a.Token, Pool: a.Pool, Offering: a.Offering, Instance: a.Instance, Intent: a.Intent}
+		// The key of the user data. Package reach also knows the one that replaces it.
+		if boot, err := f.boot(a.Pool, a.Offering.Provider, a.Token); err == nil {
+			adopted.HostKey = boot.HostKey
+		}
+		b.add(adopted)
 	}
 	f.commit(ctx, &b)
 	f.mu.Lock()

@@ -102,17 +102,28 @@ func (b *blocks) add(o *muster.Offering, err error, now time.Time, snap *state.S
 	if fault.After > 0 {
 		wait = fault.After
 	}
-	// Remember how many instances the quota holds now. When fewer are held, there is room again.
+	// Remember what is used of the quota now. When less is used, more can be launched again.
 	if x.kind == muster.FaultQuota {
-		x.Held = held(snap, scope)
+		used, asked := held(snap, scope), o.QuotaWeight()
+		if x.Held == used && x.Asked > 0 {
+			asked = min(asked, x.Asked)
+		}
+		x.Held, x.Asked = used, asked
 	}
 	x.Until, x.Why = max(x.Until, muster.At(now.Add(wait))), err.Error()
 	return x.Block
 }
 
-// clear records a success: it ends the blocks that cover the offering, but for failed boots.
-func (b *blocks) clear(o *muster.Offering) {
-	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.kind != faultBoot && x.Covers(o) })
+// clear records a success: it ends the blocks that cover the offering, but for failed boots. A quota
+// that was refused a large instance may hold a small one: that ends its block only if the block is
+// over, or if more is used now than the block says there can be.
+func (b *blocks) clear(o *muster.Offering, now muster.Time, snap *state.Snapshot) {
+	b.list = slices.DeleteFunc(b.list, func(x block) bool {
+		if x.kind == faultBoot || !x.Covers(o) {
+			return false
+		}
+		return x.Held == 0 || x.Until <= now || held(snap, x.Scope) >= x.Held+max(x.Asked, 1)
+	})
 }
 
 // forget ends the blocks of all that a pool may launch, failed boots included. It returns how many
@@ -154,8 +165,8 @@ func (b *blocks) booted(o *muster.Offering) {
 	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.kind == faultBoot && x.Covers(o) })
 }
 
-// watch raises the number of instances that a blocked quota is known to hold. An instance that was
-// created before the refusal may get into the log only after it.
+// watch raises what is known to be used of a blocked quota. An instance that was created before the
+// refusal may get into the log only after it.
 func (b *blocks) watch(snap *state.Snapshot, now muster.Time) {
 	for i := range b.list {
 		if x := &b.list[i]; x.kind == muster.FaultQuota && x.Until > now {
@@ -164,12 +175,12 @@ func (b *blocks) watch(snap *state.Snapshot, now muster.Time) {
 	}
 }
 
-// held is how many nodes in a scope have an instance.
+// held is the sum of the quota weights of the nodes in a scope that have an instance.
 func held(snap *state.Snapshot, scope muster.Scope) int {
 	k := 0
 	snap.LiveNodes(func(n *state.Node) bool {
 		if n.Instance != "" && scope.Covers(&n.Offering) {
-			k++
+			k += n.Offering.QuotaWeight()
 		}
 		return true
 	})

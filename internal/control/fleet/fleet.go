@@ -44,6 +44,9 @@ type Config struct {
 	Heard func(muster.NodeID) muster.Time
 	// Draw makes the random part of ids and tokens. Nil means crypto/rand.
 	Draw func() string
+	// Boot returns what the instance of an intent gets for its first start, where its provider is
+	// cloud.Bootable. Equal intents must give equal bytes. If it is nil, none gets anything.
+	Boot func(muster.PoolName, muster.ProviderName, muster.Token) (cloud.Boot, error)
 }
 
 // Times of the loop.
@@ -81,6 +84,11 @@ type Fleet struct {
 	// memory is what package mend has to know beside the state: calls under way, and times of
 	// calls. A new leader starts with an empty one.
 	memory mend.Memory
+	// refused holds nodes whose instance was listed as failed: that is one refusal, however often it
+	// is listed.
+	refused map[muster.NodeID]bool
+	// atRisk is since when the cloud says that it may take a node's instance soon.
+	atRisk map[muster.NodeID]muster.Time
 	// broken holds nodes that were seen broken and are not gone.
 	broken map[muster.NodeID]bool
 	// backoff counts answers in a row that failed or were unclear.
@@ -123,7 +131,7 @@ func New(cfg Config) (*Fleet, error) {
 			Destroyed: map[muster.NodeID]muster.Time{}, NotBefore: map[muster.NodeID]muster.Time{},
 			Due: map[muster.AllocID]muster.Time{}, Notices: map[muster.NodeID]mend.Notice{},
 		},
-		broken: map[muster.NodeID]bool{}, backoff: map[muster.NodeID]int{}, sights: map[muster.ProviderName]*mend.Sight{},
+		broken: map[muster.NodeID]bool{}, refused: map[muster.NodeID]bool{}, atRisk: map[muster.NodeID]muster.Time{}, backoff: map[muster.NodeID]int{}, sights: map[muster.ProviderName]*mend.Sight{},
 		listers: map[muster.ProviderName]*lister{}, strays: map[muster.InstanceID]bool{}, tagging: map[muster.InstanceID]bool{}, troubles: troubles{}, unsold: map[muster.ProviderName]Blind{},
 		stopped: map[muster.AllocID]muster.Time{}, overdue: map[muster.NodeID]bool{}, boots: newBoots(),
 		providers: map[muster.ProviderName]cloud.Provider{}, counts: map[muster.ProviderName]*cloud.Counted{},
@@ -138,7 +146,8 @@ func New(cfg Config) (*Fleet, error) {
 		}
 		f.counts[name] = cloud.NewCounted(p)
 		f.providers[name], p = f.counts[name], f.counts[name]
-		f.sights[name] = &mend.Sight{Provider: name}
+		lag := cloud.ConsistencyOf(p)
+		f.sights[name] = &mend.Sight{Provider: name, ListLag: lag.ListLag, Agreement: lag.Agreement}
 		f.listers[name] = newLister(f, name, p)
 	}
 	slices.Sort(f.names)
@@ -324,6 +333,8 @@ func (f *Fleet) tidyLocked(snap *state.Snapshot) {
 	forget(f.memory.Destroyed, gone)
 	forget(f.memory.NotBefore, gone)
 	forget(f.memory.Notices, gone)
+	forget(f.atRisk, gone)
+	forget(f.refused, gone)
 	forget(f.broken, gone)
 	forget(f.backoff, gone)
 	forget(f.troubles, gone)

@@ -46,8 +46,14 @@ func (f *Fleet) launch(ctx context.Context, launches []size.Launch, listed map[m
 			continue
 		}
 		id := f.ids.node()
+		token := f.ids.token()
+		boot, err := f.boot(l.Pool, l.Offering.Provider, token)
+		if err != nil {
+			f.unbootable(&l, err)
+			continue
+		}
 		nodes = append(nodes, id)
-		b.add(&state.NodeLaunching{ID: id, Token: f.ids.token(), Pool: l.Pool, Offering: l.Offering, Reason: l.Reason})
+		b.add(&state.NodeLaunching{ID: id, Token: token, Pool: l.Pool, Offering: l.Offering, Reason: l.Reason, HostKey: boot.HostKey})
 	}
 	// The nodes are marked before they are in the log. Otherwise a pass in between could take them
 	// for intents that an earlier leader left without a call.
@@ -70,6 +76,35 @@ func (f *Fleet) launch(ctx context.Context, launches []size.Launch, listed map[m
 	f.create(ctx, f.cfg.State.Latest(), committed)
 }
 
+// boot is what the instance of an intent gets for its first start; nothing unless its provider is
+// cloud.Bootable.
+func (f *Fleet) boot(pool muster.PoolName, name muster.ProviderName, token muster.Token) (cloud.Boot, error) {
+	if _, ok := cloud.As[cloud.Bootable](f.cfg.Providers[name]); !ok || f.cfg.Boot == nil {
+		return cloud.Boot{}, nil
+	}
+	meta := f.cfg.State.Latest().Meta()
+	if got := meta.LogFormat(); got < state.FormatHostKey {
+		return cloud.Boot{}, muster.Faultf(muster.FaultUnavailable,
+			"its instances need log format %d, and the log has format %d until every server of the cluster reads a newer one", state.FormatHostKey, got)
+	}
+	return f.cfg.Boot(pool, name, token)
+}
+
+// unbootable blocks what cannot be launched for want of user data, and logs it once per block.
+func (f *Fleet) unbootable(l *size.Launch, err error) {
+	now := f.cfg.Clock.Now()
+	snap := f.cfg.State.Latest()
+	if muster.KindOf(err) == muster.FaultInternal {
+		err = &muster.Fault{Kind: muster.FaultInvalid, Err: err}
+	}
+	f.mu.Lock()
+	b := f.blocks.add(&l.Offering, err, now.Std(), snap)
+	f.mu.Unlock()
+	// The next pass looks for another offering, or says what the work waits for.
+	wait.Poke(f.wake)
+	f.log.Warn("nothing is launched: no user data for an instance", "offering", l.Offering.Name, "pool", l.Pool, "error", err, "again", b.Until.Sub(now))
+}
+
 // create asks the providers for the instances of launching nodes. It returns at once.
 func (f *Fleet) create(ctx context.Context, snap *state.Snapshot, ids []muster.NodeID) {
 	wanted := func(n *state.Node) bool { return n.Stage == muster.NodeLaunching }
@@ -85,6 +120,9 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 	intents := make([]cloud.Intent, len(nodes))
 	for i, n := range nodes {
 		intents[i] = cloud.Intent{Token: n.Token, Node: n.ID, Pool: n.Pool, Offering: n.Offering.Name, Zone: n.Offering.Zone, Market: n.Offering.Market}
+		// Only a changed configuration can make this fail where the launch did not. The driver then
+		// refuses the intent, because it lacks the user data.
+		intents[i].Boot, _ = f.boot(n.Pool, name, n.Token)
 	}
 	callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, createTimeout))
 	results := f.providers[name].Create(callCtx, intents)
@@ -114,7 +152,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 			f.stats.Created++
 			delete(f.backoff, n.ID)
 			f.troubles.over(n.ID, "create")
-			f.blocks.clear(&n.Offering)
+			f.blocks.clear(&n.Offering, f.cfg.Clock.Now(), f.cfg.State.Latest())
 		} else {
 			f.stats.CreateFaults++
 		}

@@ -219,7 +219,7 @@ func (l *lister) list(ctx context.Context) (*mend.List, []cloud.Instance, error)
 		seen = append(seen, page.Instances...)
 		for _, in := range page.Instances {
 			out.Instances = append(out.Instances, mend.Instance{ID: in.ID, Token: in.Tags.Token, Node: in.Tags.Node, Pool: in.Tags.Pool,
-				Offering: in.Offering, Zone: in.Zone, Market: in.Market, Intent: in.Tags.Intent})
+				Offering: in.Offering, Zone: in.Zone, Market: in.Market, Intent: in.Tags.Intent, Failed: failureOf(in.Failed)})
 		}
 		if page.Next == "" {
 			if out.Complete = page.Complete; !page.Complete {
@@ -240,7 +240,11 @@ func (f *Fleet) listed(ctx context.Context, name muster.ProviderName, list *mend
 	f.mu.Lock()
 	f.stats.Lists++
 	f.sights[name].Take(list, snap)
+	refused := f.refusedLocked(name, seen, snap)
 	f.mu.Unlock()
+	for _, r := range refused {
+		f.log.Warn("instance failed after it was accepted", "node", r.node, "instance", r.instance, "kind", r.fault.Kind, "error", r.fault, "again", r.again)
+	}
 	strays, adopt := f.unsheltered(mend.Reconcile(snap, name, list))
 	f.destroyStrays(ctx, name, strays)
 	f.adopt(ctx, adopt)

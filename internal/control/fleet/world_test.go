@@ -66,6 +66,9 @@ type world struct {
 	heard func(muster.NodeID) muster.Time
 	dial  func(ctx context.Context)
 
+	// bootOf makes user data; nil: none.
+	bootOf func(muster.PoolName, muster.ProviderName, muster.Token) (cloud.Boot, error)
+
 	paused bool // the scheduler is
 	fleet  *fleet.Fleet
 	link   *link.Link
@@ -241,7 +244,7 @@ func (w *world) start() {
 	if heard == nil {
 		heard = w.link.Heard
 	}
-	w.fleet, err = fleet.New(fleet.Config{Paused: w.paused, State: reader{w.log, w.read}, Proposer: w.log, Logger: w.out, Clock: w.clock, Heard: heard,
+	w.fleet, err = fleet.New(fleet.Config{Paused: w.paused, State: reader{w.log, w.read}, Proposer: w.log, Logger: w.out, Clock: w.clock, Heard: heard, Boot: w.bootOf,
 		Providers: map[muster.ProviderName]cloud.Provider{"fake": provider}})
 	if err != nil {
 		w.t.Fatal(err)

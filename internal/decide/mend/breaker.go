@@ -67,7 +67,7 @@ func (p *planner) readBreakers() {
 // misses reports whether the newest list should have had the instance of a node in service, and had not.
 func (s *Sight) misses(n *state.Node) bool {
 	serves := n.Stage == muster.NodeServing || n.Stage == muster.NodeDraining
-	return serves && !n.Denied && s.lacks(n.Token, n.Launched.Add(ListLag))
+	return serves && !n.Denied && s.lacks(n.Token, n.Launched.Add(s.listLag()))
 }
 
 // mayDestroy asks the breaker for one more node that is out of contact.

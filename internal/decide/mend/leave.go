@@ -11,19 +11,25 @@ import (
 )
 
 const (
-	// NoticeLast is how long before the cloud takes a machine it is given back:
-	// what is shipped by then is shipped.
+	// NoticeLast is how long before the cloud takes a machine the fleet destroys it itself: output
+	// that is stored by then is stored. It is never more than a third of the notice, because GCE and
+	// Azure give 30 s.
 	NoticeLast = 20 * time.Second
 	// TerminateDeadline is how long an instance may be listed after it was to be
 	// destroyed before somebody is told.
 	TerminateDeadline = 15 * time.Minute
 )
 
-// Notice is a provider's word that it takes a node's instance.
+// Notice says that the cloud is about to take a node's instance, or to restart it.
 type Notice struct {
-	// Heard is when it was first told, At when it happens.
+	// Heard is when it was first seen, At when it happens.
 	Heard, At muster.Time
+	// Maintenance: the instance is restarted or moved, and not taken.
+	Maintenance bool
 }
+
+// last is how long before At the fleet destroys the instance itself.
+func (n Notice) last() time.Duration { return min(NoticeLast, max(n.At.Sub(n.Heard), 0)/3) }
 
 // leaves deals with what makes a node go although it works: a spot notice, work
 // that cannot be ended. It reports whether it has decided about the node.
@@ -55,6 +61,9 @@ func (p *planner) leaves(n *state.Node) bool {
 // The other half is for its successors to start elsewhere.
 func (p *planner) noticed(n *state.Node, notice Notice) bool {
 	reason := "spot notice: the cloud takes it at " + notice.At.Std().UTC().Format("15:04:05")
+	if notice.Maintenance {
+		reason = "maintenance notice: the cloud restarts it at " + notice.At.Std().UTC().Format("15:04:05")
+	}
 	switch n.Stage {
 	case muster.NodeBooting, muster.NodeAdopted:
 		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: reason})
@@ -63,7 +72,7 @@ func (p *planner) noticed(n *state.Node, notice Notice) bool {
 		p.out.Drain = append(p.out.Drain, Turn{Node: n.ID, Reason: reason})
 		return true
 	case muster.NodeDraining:
-		due := notice.At.Add(-NoticeLast)
+		due := notice.At.Add(-notice.last())
 		if n.Busy() {
 			due = min(due, notice.Heard.Add(notice.At.Sub(notice.Heard)/2))
 		}

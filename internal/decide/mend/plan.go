@@ -53,6 +53,8 @@ type Turn struct {
 	Unexplained bool
 	// Failed: it was to come into service and did not.
 	Failed bool
+	// Refused: its provider had accepted it and then could not make it run. Nobody booted it.
+	Refused bool
 	// GiveUp: what ran there is given up at once, as nothing can ever confirm that the machine is gone.
 	GiveUp bool
 	// LostSince, unless 0: only while the node is lost, and was not heard of since then.
@@ -246,8 +248,10 @@ func (p *planner) booting(n *state.Node, s *Sight) {
 	}
 	boot, _ := p.times(n)
 	due := n.StageSince.Add(boot)
-	switch {
+	switch why := s.failed[n.Token]; {
 	case n.Intent == muster.NodeHold:
+	case why != "":
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Refused: true, Reason: "its provider could not make it run: " + why})
 	case p.now < due:
 		p.wakeAt(due)
 	default:

@@ -382,3 +382,14 @@ func TestGoneOnlyWhenConfirmed(t *testing.T) {
 		}
 	})
 }
+
+// TestShortNotice: of a notice of 30 s the work keeps two thirds.
+func TestShortNotice(t *testing.T) {
+	for _, c := range []struct{ lead, last time.Duration }{
+		{2 * time.Minute, 20 * time.Second}, {time.Minute, 20 * time.Second}, {30 * time.Second, 10 * time.Second}, {0, 0}, {-time.Second, 0},
+	} {
+		if n := (Notice{Heard: 1e9, At: muster.Time(1e9).Add(c.lead)}); n.last() != c.last {
+			t.Errorf("of %s the last %s, want %s", c.lead, n.last(), c.last)
+		}
+	}
+}

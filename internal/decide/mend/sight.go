@@ -1,6 +1,7 @@
 package mend
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -8,12 +9,12 @@ import (
 )
 
 const (
-	// Apart is how far apart the first and the last of the lists must be that
-	// confirm that an instance is gone; Agreement the same when nothing but lists says so and
-	// work would be given up for it: two lists that called themselves complete, and were empty, were seen 1.5 s apart.
-	Apart, Agreement = time.Second, 10 * time.Second
-	// ListLag is how long a list may lack an instance that was just made.
-	ListLag = 10 * time.Second
+	// Apart is how far apart the first and the last of the lists must be that confirm that an
+	// instance is gone.
+	Apart = time.Second
+	// Agreement and ListLag are those of a Sight that has none of its own.
+	Agreement = 10 * time.Second
+	ListLag   = 10 * time.Second
 )
 
 // Instance is one machine in a provider's list.
@@ -26,6 +27,8 @@ type Instance struct {
 	Zone     string
 	Market   muster.Market
 	Intent   muster.NodeIntent
+	// Failed says why it will never run, as its provider does; empty: nothing says so.
+	Failed string
 }
 
 // List is what a provider answered to one listing.
@@ -40,13 +43,20 @@ type List struct {
 // Sight is what is known from the lists of one provider. The zero value has seen none.
 type Sight struct {
 	Provider muster.ProviderName
+	// ListLag is how long a list may lack an instance that was just made. Agreement is as Apart,
+	// where nothing but lists says that the instance is gone and work would be given up for it.
+	ListLag, Agreement time.Duration
 	// newest is when the newest complete list was asked for; 0: never.
 	newest muster.Time
 	// there is what the newest list showed, by token, and what any later incomplete one did.
 	there map[muster.Token]muster.InstanceID
 	// absent are the tokens whose instance is missing by lists that may be believed, missed by any.
 	absent, missed map[muster.Token]absence
+	// failed are the instances that the newest list showed as failed, and why.
+	failed map[muster.Token]string
 }
+
+func (s *Sight) listLag() time.Duration { return cmp.Or(s.ListLag, ListLag) }
 
 // absence is an unbroken row of complete lists, each after the last sign of life, that lack an
 // instance: when the first and the last of them were asked for.
@@ -65,8 +75,14 @@ func (a absence) and(asked, alive muster.Time) absence {
 func (s *Sight) Take(l *List, snap *state.Snapshot) {
 	if l.Complete || s.there == nil {
 		s.there = make(map[muster.Token]muster.InstanceID, len(l.Instances))
+		s.failed = map[muster.Token]string{}
 	}
 	for i := range l.Instances {
+		if why := l.Instances[i].Failed; why != "" {
+			s.failed[l.Instances[i].Token] = why
+		} else {
+			delete(s.failed, l.Instances[i].Token)
+		}
 		s.there[l.Instances[i].Token] = l.Instances[i].ID
 		delete(s.absent, l.Instances[i].Token)
 	}
@@ -79,7 +95,7 @@ func (s *Sight) Take(l *List, snap *state.Snapshot) {
 	believed := !s.contradicted(l, snap)
 	snap.LiveNodes(func(n *state.Node) bool {
 		_, here := s.there[n.Token]
-		alive, silent := lastAlive(n)
+		alive, silent := s.lastAlive(n)
 		if n.Offering.Provider != s.Provider || here || !silent {
 			return true
 		}
@@ -104,8 +120,8 @@ func (s *Sight) contradicted(l *List, snap *state.Snapshot) bool {
 	snap.LiveNodes(func(n *state.Node) bool {
 		if n.Offering.Provider == s.Provider {
 			_, here := s.there[n.Token]
-			_, silent := lastAlive(n)
-			found = !here && !silent && l.Asked >= n.Launched.Add(ListLag)
+			_, silent := s.lastAlive(n)
+			found = !here && !silent && l.Asked >= n.Launched.Add(s.listLag())
 		}
 		return !found
 	})
@@ -114,10 +130,10 @@ func (s *Sight) contradicted(l *List, snap *state.Snapshot) bool {
 
 // lastAlive is the moment up to which an instance is known or has to be
 // believed to be there. Not ok: contact is there now.
-func lastAlive(n *state.Node) (at muster.Time, ok bool) {
+func (s *Sight) lastAlive(n *state.Node) (at muster.Time, ok bool) {
 	switch n.Stage {
 	case muster.NodeBooting, muster.NodeAdopted:
-		return n.StageSince.Add(ListLag), true
+		return n.StageSince.Add(s.listLag()), true
 	case muster.NodeServing, muster.NodeDraining:
 		return n.HealthSince, n.Health == muster.NodeLost || n.Health == muster.NodeBroken
 	}
@@ -138,13 +154,13 @@ func (s *Sight) seemsGone(n *state.Node) bool {
 
 func (s *Sight) confirmed(by map[muster.Token]absence, n *state.Node, witnessed bool) (gone bool, next muster.Time) {
 	row, ok := by[n.Token]
-	alive, silent := lastAlive(n)
+	alive, silent := s.lastAlive(n)
 	if !ok || !silent || row.first < alive {
 		return false, 0
 	}
 	due := row.first.Add(Apart)
 	if n.LiveAllocs > 0 && !witnessed {
-		due = row.first.Add(Agreement)
+		due = row.first.Add(cmp.Or(s.Agreement, Agreement))
 	}
 	if row.last >= due {
 		return true, 0

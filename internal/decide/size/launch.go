@@ -115,7 +115,7 @@ func (p *planner) launch(c *choice, reason string) {
 	n.price += o.AtMost()
 	for i := range p.blocks {
 		if b := &p.blocks[i]; b.Covers(o) {
-			b.live++
+			b.used += o.QuotaWeight()
 			b.launching++
 		}
 	}

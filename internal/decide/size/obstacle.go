@@ -24,10 +24,11 @@ const (
 	byBudget
 )
 
-// blocking is a block with the nodes that it names, planned ones included.
+// blocking is a block with the nodes that it names, planned ones included. used is the sum of
+// their weights.
 type blocking struct {
 	Block
-	live, launching int
+	used, launching int
 }
 
 func (p *planner) readBlocks(blocks []Block) {
@@ -37,7 +38,7 @@ func (p *planner) readBlocks(blocks []Block) {
 		b.Block = blocks[i]
 		for k, t := range p.kinds {
 			if b.Covers(k.offering()) {
-				b.live += t.live
+				b.used += t.live * k.offering().QuotaWeight()
 				b.launching += t.launching
 			}
 		}
@@ -45,10 +46,10 @@ func (p *planner) readBlocks(blocks []Block) {
 	}
 }
 
-// holds reports whether the block keeps what it names from being launched.
-func (b *blocking) holds(now muster.Time) bool {
+// holds reports whether the block keeps an offering that it names from being launched.
+func (b *blocking) holds(o *muster.Offering, now muster.Time) bool {
 	if b.Until > now {
-		return b.Held == 0 || b.live >= b.Held
+		return b.Held == 0 || b.used+o.QuotaWeight() >= b.Held+max(b.Asked, 1)
 	}
 	// One tries whether it is over.
 	return b.launching > 0
@@ -77,7 +78,7 @@ func (p *planner) find(q *pool, o *muster.Offering) obstacle {
 	}
 	for i := range p.blocks {
 		b := &p.blocks[i]
-		if !b.Covers(o) || !b.holds(p.now) {
+		if !b.Covers(o) || !b.holds(o, p.now) {
 			continue
 		}
 		why := fmt.Sprintf("offering %s: %s", o.Name, b.Why)

@@ -21,9 +21,11 @@ type Block struct {
 	Scope muster.Scope
 	Until muster.Time
 	Why   string
-	// Held, of a quota, is how many nodes in the scope had an instance when the provider said
-	// that there may not be more: while there are fewer, it keeps nothing. 0: whatever there is.
-	Held int
+	// Held, of a quota, is what the nodes in the scope that had an instance used of it when the
+	// provider refused more: the sum of their offerings' weights. Asked is the weight that was
+	// refused, the least if there were several. The quota is below Held + Asked, so whatever keeps
+	// the sum below that is tried. Held is 0 where the block counts nothing.
+	Held, Asked int
 }
 
 // Covers reports whether the block keeps the offering from being launched.

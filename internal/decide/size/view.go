@@ -249,6 +249,7 @@ type kind struct {
 	zone     string
 	market   muster.Market
 	family   string
+	weight   int
 }
 
 type kindOfPool struct {
@@ -256,10 +257,12 @@ type kindOfPool struct {
 	kind kind
 }
 
-func kindOf(o *muster.Offering) kind { return kind{o.Provider, o.Name, o.Zone, o.Market, o.Family} }
+func kindOf(o *muster.Offering) kind {
+	return kind{o.Provider, o.Name, o.Zone, o.Market, o.Family, o.Weight}
+}
 
 func (k kind) offering() *muster.Offering {
-	return &muster.Offering{Provider: k.provider, Name: k.name, Zone: k.zone, Market: k.market, Family: k.family}
+	return &muster.Offering{Provider: k.provider, Name: k.name, Zone: k.zone, Market: k.market, Family: k.family, Weight: k.weight}
 }
 
 // tally counts the nodes of a kind: all that are not gone, and of them those being launched.
