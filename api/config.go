@@ -98,16 +98,17 @@ type RetentionConfig struct {
 // ProviderSpec is one configured cloud.
 type ProviderSpec struct {
 	Name      string            `json:"name" doc:"Pools refer to it by this name."`
-	Type      string            `json:"type" enum:"local,static,exec" doc:"local: instances are agent processes on the server's own host. static: hosts of your own, reached over SSH. exec: a program of yours makes them (docs/providers.md)."`
-	Offerings []OfferingSpec    `json:"offerings,omitempty" doc:"Its offerings, of local and static; a program reports them itself."`
-	SSH       *SSHSpec          `json:"ssh,omitempty" doc:"How instances of static and exec are reached."`
+	Type      string            `json:"type" enum:"local,static,exec,qemu,ec2,hetzner,openstack,gce,azure" doc:"local: instances are agent processes on the server's own host. static: hosts of your own, reached over SSH. exec: a program of yours makes them (docs/providers.md). qemu: virtual machines on the server's own host. The others are clouds (docs/clouds)."`
+	Offerings []OfferingSpec    `json:"offerings,omitempty" doc:"Its offerings, of local, static and qemu; others know them."`
+	SSH       *SSHSpec          `json:"ssh,omitempty" doc:"How instances are reached, of all but local. Clouds need none: the server has a key of its own, and knows the login user of its images."`
 	Hosts     []HostSpec        `json:"hosts,omitempty" doc:"Of static: the hosts."`
 	Command   []string          `json:"command,omitempty" doc:"Of exec: the program and its arguments."`
 	Env       map[string]string `json:"env,omitempty" doc:"Of exec: environment variables of the program, in addition to the server's."`
 	Timeout   Duration          `json:"timeout,omitempty" zero:"1m" doc:"Of exec: how long one call may take. Default: 1m."`
-	BootProbe ProbeSpec         `json:"boot_probe,omitzero" doc:"Of static and exec: a command that must succeed on a new instance before it gets an agent. A pool can have its own."`
+	BootProbe ProbeSpec         `json:"boot_probe,omitzero" doc:"Of all but local: a command that must succeed on a new instance before it gets an agent. A pool can have its own. Default of clouds: cloud-init is done."`
 	// ShutdownEndsBilling is the operator's word for it.
-	ShutdownEndsBilling bool `json:"shutdown_ends_billing,omitempty" doc:"Of exec: an instance that shuts itself down costs nothing. Pools then have a default lease of 1h."`
+	ShutdownEndsBilling bool `json:"shutdown_ends_billing,omitempty" doc:"Of exec and openstack: an instance that shuts itself down costs nothing. Pools then have a default lease of 1h."`
+	CloudSpec
 }
 
 // SSHSpec is how instances are reached over SSH.
@@ -151,7 +152,7 @@ type OfferingSpec struct {
 	Attributes map[string]string `json:"attributes,omitempty" doc:"Node attributes, for constraints."`
 	Devices    []DeviceSpec      `json:"devices,omitempty" doc:"Devices that an instance has, as GPUs."`
 	Meta       map[string]string `json:"meta,omitempty" doc:"Node attributes named meta.KEY, which agents cannot set. Those of the pool win."`
-	Max        int               `json:"max,omitempty" zero:"no limit of its own" doc:"Of local: most instances at once. Default: only the pool's limit."`
+	Max        int               `json:"max,omitempty" zero:"no limit of its own" doc:"Of local and qemu: most instances at once. Default: only the pool's limit."`
 }
 
 // DeviceSpec is a number of equal devices of an instance.

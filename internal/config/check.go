@@ -161,7 +161,7 @@ func isLoopback(host string) bool {
 
 // reservedNames are those of a server's own files: instances of a local
 // provider are kept in a directory of the provider's name beside them.
-func reservedNames() []string { return []string{"log", "blobs", "token", "server.json"} }
+func reservedNames() []string { return []string{"log", "blobs", "token", "server.json", "keys"} }
 
 func (c *checks) providers(list []api.ProviderSpec) {
 	if len(list) == 0 {

@@ -30,6 +30,9 @@ const (
 	defaultLease     = api.Duration(time.Hour)
 	defaultHostDir   = "/var/lib/muster"
 	defaultShutdown  = "poweroff"
+	// cloudBootProbe succeeds once cloud-init is done with all that the user data asks for.
+	cloudBootProbe   = "test -e /run/cloud-init/result.json"
+	defaultCloudDisk = 50 * api.Size(muster.GiB)
 	// defaultPriceFactor lets the next size of a family stand in for one that is sold out: most ladders double.
 	defaultPriceFactor = 2.0
 )
@@ -69,7 +72,7 @@ func Defaults(s *api.ServerConfig) {
 		fill(&p.InputLimit, api.DefaultInputLimit)
 		fill(&p.Placement, api.PlacementBinpack)
 		probeDefaults(&p.BootProbe)
-		if v := provider(s, p.Provider); v != nil && v.ShutdownEndsBilling {
+		if v := provider(s, p.Provider); v != nil && endsBilling(v) {
 			fill(&p.Lease, defaultLease)
 		}
 	}
@@ -87,8 +90,12 @@ func providerDefaults(p *api.ProviderSpec) {
 	if p.Type == api.ProviderExec {
 		fill(&p.Timeout, defaultExecTimeout)
 	}
+	cloudDefaults(p)
 	if p.SSH != nil {
-		fill(&p.SSH.User, "root")
+		// The drivers of clouds know the login user of their images.
+		if !isCloud(p) {
+			fill(&p.SSH.User, "root")
+		}
 		fill(&p.SSH.Dir, defaultHostDir)
 		fill(&p.SSH.Shutdown, defaultShutdown)
 	}

@@ -15,29 +15,25 @@ import (
 
 // providerOfType checks what belongs to one type of provider, and that it has nothing of another's.
 func (c *checks) providerOfType(at string, p *api.ProviderSpec) {
-	types := []string{api.ProviderLocal, api.ProviderStatic, api.ProviderExec}
+	own := []string{api.ProviderLocal, api.ProviderStatic, api.ProviderExec}
+	clouds := api.CloudTypes()
+	types := slices.Concat(own, clouds)
 	if !slices.Contains(types, p.Type) {
 		c.Add(at+".type", "is %s; it is one of %s", validate.Quote(p.Type), strings.Join(types, ", "))
 		return
 	}
-	for _, f := range []struct {
-		name  string
-		given bool
-		of    []string
-	}{
-		{"offerings", len(p.Offerings) > 0, []string{api.ProviderLocal, api.ProviderStatic}},
-		{"ssh", p.SSH != nil, []string{api.ProviderStatic, api.ProviderExec}},
+	remote := slices.Concat([]string{api.ProviderStatic, api.ProviderExec}, clouds)
+	c.ofTypes(at, p.Type, []fieldOf{
+		{"offerings", len(p.Offerings) > 0, []string{api.ProviderLocal, api.ProviderStatic, api.ProviderQemu}},
+		{"ssh", p.SSH != nil, remote},
 		{"hosts", len(p.Hosts) > 0, []string{api.ProviderStatic}},
 		{"command", len(p.Command) > 0, []string{api.ProviderExec}},
 		{"env", len(p.Env) > 0, []string{api.ProviderExec}},
 		{"timeout", p.Timeout != 0, []string{api.ProviderExec}},
-		{"boot_probe", p.BootProbe != api.ProbeSpec{}, []string{api.ProviderStatic, api.ProviderExec}},
-		{"shutdown_ends_billing", p.ShutdownEndsBilling, []string{api.ProviderExec}},
-	} {
-		if f.given && !slices.Contains(f.of, p.Type) {
-			c.Add(at+"."+f.name, "is for providers of type %s; this one is %s", strings.Join(f.of, " and "), p.Type)
-		}
-	}
+		{"boot_probe", p.BootProbe != api.ProbeSpec{}, remote},
+		{"shutdown_ends_billing", p.ShutdownEndsBilling, []string{api.ProviderExec, api.ProviderOpenStack}},
+	})
+	c.cloud(at, p)
 	if p.SSH != nil {
 		c.ssh(at+".ssh", p.SSH)
 	}
@@ -51,6 +47,27 @@ func (c *checks) providerOfType(at string, p *api.ProviderSpec) {
 		c.hosts(at, p)
 	case api.ProviderExec:
 		c.program(at, p)
+	}
+}
+
+// fieldOf is a field that only some types of providers have.
+type fieldOf struct {
+	name  string
+	given bool
+	of    []string
+}
+
+// ofTypes refuses fields of other types.
+func (c *checks) ofTypes(at, kind string, fields []fieldOf) {
+	for _, f := range fields {
+		if f.given && !slices.Contains(f.of, kind) {
+			last := len(f.of) - 1
+			list := strings.Join(f.of[:last], ", ")
+			if last > 0 {
+				list += " and "
+			}
+			c.Add(at+"."+f.name, "is for providers of type %s; this one is %s", list+f.of[last], kind)
+		}
 	}
 }
 
@@ -202,7 +219,9 @@ func (c *checks) poolOfProvider(at string, p *api.PoolSpec, v *api.ProviderSpec)
 	case p.Lease == 0:
 	case v.Type == api.ProviderStatic:
 		c.Add(at+".lease", "would shut down hosts that nobody can start again: provider %s is %s", v.Name, v.Type)
-	case v.Type == api.ProviderExec && !v.ShutdownEndsBilling:
+	case v.Type == api.ProviderHetzner || v.Type == api.ProviderAzure:
+		c.Add(at+".lease", "is only where a shutdown ends billing, and %s bills instances that are switched off", v.Type)
+	case (v.Type == api.ProviderExec || v.Type == api.ProviderOpenStack) && !v.ShutdownEndsBilling:
 		c.Add(at+".lease", "is only where a shutdown ends billing; if it does, say shutdown_ends_billing: true of provider %s", v.Name)
 	case p.Lease < minLease:
 		c.Add(at+".lease", "is %s; it is at least %s, longer than a restart of the server takes", p.Lease, minLease)
