@@ -49,7 +49,10 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 	s.caughtUp.Store(true)
 	// The connections to the nodes outlive a reload of the configuration: r belongs to the
 	// leadership, not to the loops.
-	r, err := s.reach()
+	r, err := s.reach(func(ctx context.Context, f state.Fact) error {
+		_, _, err := l.Propose(ctx, f)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,20 @@ import (
 // providers are the configured clouds by name. A turn makes them and only reads the map after that.
 type providers map[muster.ProviderName]cloud.Provider
 
+// CloudOpener makes the provider of a cloud from its configuration. It asks the cloud nothing yet.
+type CloudOpener func(*api.ProviderSpec, CloudEnv) (cloud.Provider, error)
+
+// CloudEnv is what a provider of a cloud needs beside its configuration.
+type CloudEnv struct {
+	// Owner is the id of the cluster.
+	Owner string
+	// Dir is a directory for what the provider keeps.
+	Dir string
+	// KeyFile is the path of the private key that logs in to its instances.
+	KeyFile string
+	Logger  *slog.Logger
+}
+
 // newProviders makes the providers of a configuration. It asks nothing of them yet, so it also
 // serves to check a configuration (mayRunWith). cluster marks the instances of this cluster at the
 // provider: two clusters may share an account.
@@ -38,6 +52,12 @@ func (s *Server) newProviders(config *api.ServerConfig, cluster string, r *reach
 		p, err := s.provider(spec, cluster, r)
 		if err != nil {
 			return nil, fmt.Errorf("provider %s: %w", spec.Name, err)
+		}
+		if len(spec.Labels) > 0 {
+			p = cloud.NewLabelled(p, spec.Labels)
+		}
+		if rates := ratesOf(spec, p); rates != (cloud.Rates{}) {
+			p = cloud.NewLimited(p, rates)
 		}
 		out[muster.ProviderName(spec.Name)] = p
 	}
@@ -72,7 +92,42 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach
 			Name: muster.ProviderName(spec.Name), Owner: cluster, Command: spec.Command, Env: env, Timeout: spec.Timeout.Std(), Access: access(spec.SSH), Logger: log,
 		})
 	}
-	return nil, fmt.Errorf("type %s is unknown", spec.Type)
+	return s.cloudProvider(spec, CloudEnv{Owner: cluster, Dir: dir, Logger: log})
+}
+
+// cloudProvider makes the provider of a cloud.
+func (s *Server) cloudProvider(spec *api.ProviderSpec, env CloudEnv) (cloud.Provider, error) {
+	if s.opts.OpenCloud == nil {
+		return nil, fmt.Errorf("this program was built without the drivers of clouds (build tag lean); run one that `make build` has made")
+	}
+	k, err := s.cloudKeys()
+	if err != nil {
+		return nil, err
+	}
+	env.KeyFile = k.file
+	if spec.SSH != nil {
+		env.KeyFile = cmp.Or(spec.SSH.KeyFile, env.KeyFile)
+	}
+	return s.opts.OpenCloud(spec, env)
+}
+
+// ratesOf is how often a provider may be called: what its driver knows of its cloud, changed by the
+// configuration. Zero rates bound nothing.
+func ratesOf(spec *api.ProviderSpec, p cloud.Provider) cloud.Rates {
+	var out cloud.Rates
+	if r, ok := cloud.As[cloud.Rated](p); ok {
+		out = r.Rates()
+	}
+	set := func(r *cloud.Rate, perSecond float64) {
+		if perSecond > 0 {
+			// A second's worth at once, as one call can ask for several.
+			*r = cloud.Rate{PerSecond: perSecond, Burst: max(1, int(math.Ceil(perSecond)))}
+		}
+	}
+	set(&out.Create, spec.Rates.Create)
+	set(&out.Destroy, spec.Rates.Destroy)
+	set(&out.Read, spec.Rates.Read)
+	return out
 }
 
 // access is how to reach instances that do not say it themselves.
@@ -161,7 +216,8 @@ func (s *Server) nodeBinary() (string, error) {
 
 // reach makes the connections to the nodes of a leadership. They find the provider of a node
 // through providerNow, and so follow a reload of the configuration.
-func (s *Server) reach() (*reach.Reach, error) {
+// propose commits facts about the nodes; it is nil where nothing connects to any.
+func (s *Server) reach(propose func(context.Context, state.Fact) error) (*reach.Reach, error) {
 	own, err := s.nodeBinary()
 	if err != nil {
 		// A server of remote nodes may not need the program. Whatever needs it reports the error.
@@ -174,9 +230,16 @@ func (s *Server) reach() (*reach.Reach, error) {
 	if own != "" {
 		programs.Dirs = append(programs.Dirs, filepath.Dir(own))
 	}
+	var rekeyed func(context.Context, muster.NodeID, string) error
+	if propose != nil {
+		rekeyed = func(ctx context.Context, id muster.NodeID, line string) error {
+			return propose(ctx, &state.NodeRekeyed{ID: id, HostKey: line})
+		}
+	}
 	return reach.New(reach.Config{
-		Provider: s.providerNow, Programs: programs, Probe: s.probe, AgentArgs: func(n *state.Node) []string { return s.agentArgs(n.Pool) }, Logger: s.log,
-		Cluster: func() string { return s.state.Latest().Meta().Cluster },
+		Rekeyed: rekeyed, Provider: s.providerNow, Programs: programs, Probe: s.probe, AgentArgs: func(n *state.Node) []string { return s.agentArgs(n.Pool) }, Logger: s.log,
+		Cluster:     func() string { return s.state.Latest().Meta().Cluster },
+		Replacement: s.replacementKey,
 	})
 }
 
@@ -195,12 +258,8 @@ func (s *Server) probe(n *state.Node) reach.Probe {
 	if p := config.Pool(string(n.Pool)); p.BootProbe.Command != "" {
 		return reach.Probe{Command: p.BootProbe.Command, Timeout: p.BootProbe.Timeout.Std()}
 	}
-	for i := range config.Providers {
-		if p := &config.Providers[i]; p.Name == string(n.Offering.Provider) {
-			return reach.Probe{Command: p.BootProbe.Command, Timeout: p.BootProbe.Timeout.Std()}
-		}
-	}
-	return reach.Probe{}
+	p := s.providerSpec(n.Offering.Provider)
+	return reach.Probe{Command: p.BootProbe.Command, Timeout: p.BootProbe.Timeout.Std()}
 }
 
 // lease is how long a node may go without contact before it ends itself; 0: it never does.
@@ -261,7 +320,7 @@ func (s *Server) destroyAll() error {
 	if cluster == "" {
 		return nil // never led: nothing was made
 	}
-	r, err := s.reach()
+	r, err := s.reach(nil)
 	if err != nil {
 		return err
 	}

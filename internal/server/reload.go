@@ -121,7 +121,7 @@ func (s *Server) mayRunWith(next *api.ServerConfig) error {
 	if cluster == "" {
 		return nil // it has not led yet: its first leadership finds out
 	}
-	r, err := s.reach()
+	r, err := s.reach(nil)
 	if err != nil {
 		return err
 	}

@@ -56,6 +56,8 @@ type Options struct {
 	NodeBinary string
 	// OpenBucket opens the bucket of blob.url. It is nil in a program without the drivers of buckets.
 	OpenBucket blob.Opener
+	// OpenCloud makes the provider of a cloud. It is nil in a program without the drivers of clouds.
+	OpenCloud CloudOpener
 	// Ready is called once with the address, when the server leads and serves requests.
 	Ready func(address string)
 	// Read reads the configuration again; Reload says when. Without Read the configuration is never
@@ -81,7 +83,11 @@ type Server struct {
 	log   *slog.Logger
 	state *state.State
 	raft  *raftlog.Log
-	blobs *blob.Store
+	// keysOnce guards keys and keysErr: see cloudKeys.
+	keysOnce sync.Once
+	keys     *keys
+	keysErr  error
+	blobs    *blob.Store
 	// images keeps the images that are loaded here, for the API and for the reaper.
 	images *images.Service
 	// history keeps ended jobs beyond the state. Its loop runs with the process.

@@ -31,9 +31,6 @@ import (
 // MinSecret is the least length of the cluster's secret, in bytes.
 const MinSecret = 32
 
-// Probe is a boot probe that succeeds once cloud-init is done with all that the document asks for.
-const Probe = "test -e /run/cloud-init/result.json"
-
 // Config is what all instances of one provider have in common.
 type Config struct {
 	// Secret is the secret of the cluster, from which host keys follow. It has at least MinSecret bytes.
@@ -49,7 +46,7 @@ type Config struct {
 
 // For is what the instance of a token gets. FaultInvalid: the operator's document cannot be used.
 func For(c Config, token muster.Token) (cloud.Boot, error) {
-	key, check, err := hostKey(c.Secret, token)
+	key, check, err := hostKey(c.Secret, token, "first")
 	if err != nil {
 		return cloud.Boot{}, err
 	}
@@ -57,7 +54,7 @@ func For(c Config, token muster.Token) (cloud.Boot, error) {
 	if err != nil {
 		return cloud.Boot{}, err
 	}
-	line := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(public)))
+	line := lineOf(public)
 	document, err := render(c, line, privatePEM(key, public, check))
 	if err != nil {
 		return cloud.Boot{}, err
@@ -69,15 +66,36 @@ func For(c Config, token muster.Token) (cloud.Boot, error) {
 	return cloud.Boot{UserData: muster.NewSecret(document), HostKey: line}, nil
 }
 
-// hostKey derives the host key of a token, and the number that OpenSSH's format wants twice.
-func hostKey(secret muster.Secret, token muster.Token) (ed25519.PrivateKey, uint32, error) {
+// Replacement is the host key that an instance shows after the first connection: the private half for
+// the server to send over that connection, and the public half as a line. Nothing on the machine but
+// root can read it, unlike the key of the user data. It follows from the token as well, so a server
+// whose log was restored from a backup still knows it.
+func Replacement(secret muster.Secret, token muster.Token) (private muster.Secret, line string, err error) {
+	key, check, err := hostKey(secret, token, "replacement")
+	if err != nil {
+		return muster.Secret{}, "", err
+	}
+	public, err := ssh.NewPublicKey(key.Public())
+	if err != nil {
+		return muster.Secret{}, "", err
+	}
+	return muster.NewSecret(privatePEM(key, public, check)), lineOf(public), nil
+}
+
+// lineOf is a public key as in ssh_host_ed25519_key.pub, without a comment.
+func lineOf(key ssh.PublicKey) string {
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
+}
+
+// hostKey derives a host key of a token, and the number that OpenSSH's format wants twice.
+func hostKey(secret muster.Secret, token muster.Token, which string) (ed25519.PrivateKey, uint32, error) {
 	if len(secret.Reveal()) < MinSecret {
 		return nil, 0, fmt.Errorf("boot: the secret has fewer than %d bytes", MinSecret)
 	}
 	if token == "" {
 		return nil, 0, errors.New("boot: an intent without a token has no host key")
 	}
-	raw, err := hkdf.Key(sha256.New, []byte(secret.Reveal()), nil, "muster hostkey "+string(token), ed25519.SeedSize+4)
+	raw, err := hkdf.Key(sha256.New, []byte(secret.Reveal()), nil, "muster hostkey "+which+" "+string(token), ed25519.SeedSize+4)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -137,3 +137,21 @@ func TestSecretIsNotPrinted(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+func TestReplacementIsAnotherKey(t *testing.T) {
+	first, err := For(config(), "t1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, line, err := Replacement(config().Secret, "t1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.ParsePrivateKey([]byte(private.Reveal()))
+	if err != nil || lineOf(signer.PublicKey()) != line || line == first.HostKey {
+		t.Errorf("%q of %v, and first %q", line, err, first.HostKey)
+	}
+	if again, _, _ := Replacement(config().Secret, "t1"); again.Reveal() != private.Reveal() {
+		t.Error("it differs the second time")
+	}
+}

@@ -45,6 +45,15 @@ type Config struct {
 	// AgentArgs returns the arguments that a pool's configuration adds for the agents of its nodes.
 	// May be nil.
 	AgentArgs func(n *state.Node) []string
+	// Replacement returns the host key that a node whose host key the server made shows after the
+	// first connection: the private half and the public one as a line. ok is false for nodes whose
+	// provider knows their host keys. May be nil.
+	Replacement func(n *state.Node) (private muster.Secret, line string, ok bool, err error)
+	// Rekeyed records in the log that a node shows another host key from now on. Needed with
+	// Replacement.
+	Rekeyed func(ctx context.Context, id muster.NodeID, line string) error
+	// HostKeyFile is where hosts have their ed25519 host key. Empty means OpenSSH's usual place.
+	HostKeyFile string
 	// Cluster returns the id of this server's cluster.
 	Cluster func() string
 	Logger  *slog.Logger
@@ -241,7 +250,7 @@ func (r *Reach) conn(ctx context.Context, n *state.Node, p cloud.Provider) (*rem
 	if err != nil {
 		return nil, err
 	}
-	if access.HostKeys, err = hostKeys(ctx, p, n.Instance, access); err != nil {
+	if access.HostKeys, err = r.hostKeys(ctx, p, n, access); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
@@ -283,14 +292,23 @@ func (r *Reach) has(id muster.NodeID) bool {
 	return r.hosts[id] != nil
 }
 
-// hostKeys returns the keys that a host may have, from the access or the provider; nil if a
+// hostKeys returns the keys that a host may have, from the access, the log or the provider; nil if a
 // known_hosts file has them.
-func hostKeys(ctx context.Context, p cloud.Provider, id muster.InstanceID, a cloud.Access) ([]string, error) {
+func (r *Reach) hostKeys(ctx context.Context, p cloud.Provider, n *state.Node, a cloud.Access) ([]string, error) {
 	if len(a.HostKeys) > 0 || a.KnownHosts != "" {
 		return a.HostKeys, nil
 	}
+	if n.HostKey != "" {
+		keys := []string{n.HostKey}
+		// The replacement may be on the host already although the log does not say so: a server can
+		// die between the two, and a restored backup is older than both.
+		if _, line, ok := r.replacement(n); ok && line != n.HostKey {
+			keys = append(keys, line)
+		}
+		return keys, nil
+	}
 	if k, ok := cloud.As[cloud.HostKeyReader](p); ok {
-		return k.HostKeys(ctx, id)
+		return k.HostKeys(ctx, n.Instance)
 	}
 	// Package remote refuses a host without known keys, with a clear error.
 	return nil, nil

@@ -24,6 +24,7 @@ import (
 	"github.com/musterhq/muster/internal/remote"
 	"github.com/musterhq/muster/internal/remote/remotetest"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/testwait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -93,6 +94,11 @@ type rig struct {
 	node      *state.Node
 	// cluster that the reach is of.
 	cluster string
+	// private and line are the key that replaces the one of the log; nothing is replaced if they are
+	// empty. rekeyed are the lines that went to the log; lost fails that.
+	private, line string
+	rekeyed       []string
+	lost          error
 }
 
 func newRig(t *testing.T, lines ...string) *rig {
@@ -125,6 +131,14 @@ func (r *rig) open(program string) {
 	r.reach, err = New(Config{
 		Provider: func(muster.ProviderName) cloud.Provider { return r.cloud }, Programs: &Programs{Own: program},
 		Probe: func(*state.Node) Probe { return r.probe }, AgentArgs: func(*state.Node) []string { return r.agentArgs }, Cluster: func() string { return r.cluster }, Logger: slog.New(slog.DiscardHandler),
+		HostKeyFile: filepath.Join(r.host.Dir, "host_key"),
+		Replacement: func(n *state.Node) (muster.Secret, string, bool, error) {
+			return muster.NewSecret(r.private), r.line, r.line != "" && n.HostKey != "", nil
+		},
+		Rekeyed: func(_ context.Context, _ muster.NodeID, line string) error {
+			r.rekeyed = append(r.rekeyed, line)
+			return r.lost
+		},
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -148,6 +162,18 @@ func (r *rig) start() {
 	if err := r.reach.StartAgent(r.t.Context(), r.node); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// startsInTime starts the agent, again while sshd restarts.
+func (r *rig) startsInTime() {
+	r.t.Helper()
+	testwait.Until(r.t, "the agent is started", func() bool {
+		err := r.reach.StartAgent(r.t.Context(), r.node)
+		if err != nil && !muster.IsKind(err, muster.FaultUnavailable) {
+			r.t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 func (r *rig) serving() wire.Hello {
@@ -534,4 +560,52 @@ func TestMeasure(t *testing.T) {
 	if err != nil || have.CPU < 1000 || have.Memory < 64*muster.MiB || have.Disk <= 0 || arch == "" {
 		t.Errorf("%s on %s, %v", have, arch, err)
 	}
+}
+
+// TestHostKeyIsReplaced: after the first connection the host shows the replacement and nothing else,
+// also if the server dies before the log says so.
+func TestHostKeyIsReplaced(t *testing.T) {
+	r := newRig(t)
+	private, line, err := remote.NewKey("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := r.host.HostKey
+	r.private, r.line = private.Reveal(), strings.TrimSpace(line)
+	r.cloud.access.HostKeys = nil
+	r.node.HostKey = first
+	// The log does not get it.
+	r.lost = muster.Faultf(muster.FaultUnavailable, "no leader")
+	if err := r.reach.StartAgent(t.Context(), r.node); !muster.IsKind(err, muster.FaultUnavailable) {
+		t.Fatalf("%v", err)
+	}
+	// The next server accepts both, and what the host shows is the new one.
+	r.lost = nil
+	r.reach.Leave("n1")
+	r.reach.Enter("n1")
+	r.startsInTime()
+	if len(r.rekeyed) < 2 || r.rekeyed[1] != r.line {
+		t.Fatalf("the log got %q", r.rekeyed)
+	}
+	times := len(r.rekeyed)
+	n := *r.node
+	n.HostKey = r.line
+	r.node = &n
+	r.startsInTime()
+	if h := r.serving(); h.Node != "n1" {
+		t.Errorf("%+v", h)
+	}
+	if len(r.rekeyed) != times {
+		t.Errorf("replaced again: %q", r.rekeyed)
+	}
+	// The key of the user data opens nothing any more.
+	r.line = ""
+	old := n
+	old.HostKey = first
+	r.node = &old
+	var wrong *remote.HostKeyError
+	testwait.Until(t, "the first key is refused", func() bool {
+		return errors.As(r.reach.StartAgent(t.Context(), r.node), &wrong)
+	})
+	r.cloud.access.HostKeys = []string{n.HostKey}
 }

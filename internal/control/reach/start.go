@@ -54,6 +54,9 @@ func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
 	}
 	access, dir := h.access, h.dir()
 	r.mu.Unlock()
+	if err := r.rekey(ctx, c, n); err != nil {
+		return err
+	}
 	program, err := r.put(ctx, c, dir)
 	if err != nil {
 		return err
