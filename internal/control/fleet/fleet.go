@@ -89,6 +89,8 @@ type Fleet struct {
 	refused map[muster.NodeID]bool
 	// atRisk is since when the cloud says that it may take a node's instance soon.
 	atRisk map[muster.NodeID]muster.Time
+	// leftovers is how many each provider had at its last sweep.
+	leftovers map[muster.ProviderName]int
 	// broken holds nodes that were seen broken and are not gone.
 	broken map[muster.NodeID]bool
 	// backoff counts answers in a row that failed or were unclear.
@@ -131,7 +133,7 @@ func New(cfg Config) (*Fleet, error) {
 			Destroyed: map[muster.NodeID]muster.Time{}, NotBefore: map[muster.NodeID]muster.Time{},
 			Due: map[muster.AllocID]muster.Time{}, Notices: map[muster.NodeID]mend.Notice{},
 		},
-		broken: map[muster.NodeID]bool{}, refused: map[muster.NodeID]bool{}, atRisk: map[muster.NodeID]muster.Time{}, backoff: map[muster.NodeID]int{}, sights: map[muster.ProviderName]*mend.Sight{},
+		broken: map[muster.NodeID]bool{}, leftovers: map[muster.ProviderName]int{}, refused: map[muster.NodeID]bool{}, atRisk: map[muster.NodeID]muster.Time{}, backoff: map[muster.NodeID]int{}, sights: map[muster.ProviderName]*mend.Sight{},
 		listers: map[muster.ProviderName]*lister{}, strays: map[muster.InstanceID]bool{}, tagging: map[muster.InstanceID]bool{}, troubles: troubles{}, unsold: map[muster.ProviderName]Blind{},
 		stopped: map[muster.AllocID]muster.Time{}, overdue: map[muster.NodeID]bool{}, boots: newBoots(),
 		providers: map[muster.ProviderName]cloud.Provider{}, counts: map[muster.ProviderName]*cloud.Counted{},
@@ -170,6 +172,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 		loops.Go(func() { f.listers[name].run(ctx) })
 		loops.Go(func() { f.readOffers(ctx, name) })
 		loops.Go(func() { f.readNotices(ctx, name) })
+		loops.Go(func() { f.sweepLeftovers(ctx, name) })
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -68,7 +68,14 @@ func (f *Fleet) noticed(nodes map[muster.InstanceID]muster.NodeID, notices []clo
 	now := f.cfg.Clock.Now()
 	heard, fresh := f.takeNotices(nodes, notices, now)
 	for _, n := range heard {
-		f.log.Warn("spot notice", "node", nodes[n.Instance], "instance", n.Instance, "taken in", n.At.Sub(now).Round(time.Second))
+		switch n.Kind {
+		case cloud.NoticeAtRisk:
+			f.log.Info("the cloud may take an instance soon", "node", nodes[n.Instance], "instance", n.Instance)
+		case cloud.NoticeMaintenance:
+			f.log.Warn("maintenance notice", "node", nodes[n.Instance], "instance", n.Instance, "restarted in", n.At.Sub(now).Round(time.Second))
+		default:
+			f.log.Warn("spot notice", "node", nodes[n.Instance], "instance", n.Instance, "taken in", n.At.Sub(now).Round(time.Second))
+		}
 	}
 	return fresh
 }
@@ -84,6 +91,14 @@ func (f *Fleet) takeNotices(nodes map[muster.InstanceID]muster.NodeID, notices [
 		if !ours {
 			continue
 		}
+		if n.Kind == cloud.NoticeAtRisk {
+			// It may never happen: the node goes on, and the operator is told once.
+			if f.atRisk[id] == 0 {
+				f.atRisk[id] = now
+				heard = append(heard, n)
+			}
+			continue
+		}
 		open[id] = true
 		known, ok := f.memory.Notices[id]
 		if ok && known.At == n.At {
@@ -94,7 +109,7 @@ func (f *Fleet) takeNotices(nodes map[muster.InstanceID]muster.NodeID, notices [
 			f.stats.Notices++
 			heard = append(heard, n)
 		}
-		known.At = n.At
+		known.At, known.Maintenance = n.At, n.Kind == cloud.NoticeMaintenance
 		f.memory.Notices[id] = known
 		fresh = true
 	}

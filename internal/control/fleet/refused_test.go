@@ -103,3 +103,31 @@ func TestNothingWithoutUserData(t *testing.T) {
 		}
 	})
 }
+
+// TestLeftoversAreRemoved: what an instance leaves is removed once it is old enough to be no part of a
+// create, and nothing of another owner is.
+func TestLeftoversAreRemoved(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.script("instance: leaves")
+		w.start()
+		w.submit("a", 1, 2, "sleep 1s ; true")
+		w.until("a's end", time.Minute, ended("a", muster.JobSucceeded))
+		other := w.cloud.Add(cloud.Tags{Owner: "another", Token: "t", Node: "n"}, "small")
+		w.cloud.Vanish(other.ID)
+		w.until("no node", time.Minute, noNodes)
+		if left := w.cloud.Leftovers(); len(left) != 2 {
+			t.Fatalf("the cloud has %v", left)
+		}
+		time.Sleep(8 * time.Minute)
+		if left := w.cloud.Leftovers(); len(left) != 2 {
+			t.Errorf("after eight minutes the cloud has %v", left)
+		}
+		time.Sleep(8 * time.Minute)
+		if left := w.cloud.Leftovers(); len(left) != 1 || left[0].ID != "d-"+string(other.ID) {
+			t.Errorf("after sixteen minutes the cloud has %v", left)
+		}
+		if s := w.fleet.Stats(); s.LeftoversRemoved != 1 {
+			t.Errorf("%d removed", s.LeftoversRemoved)
+		}
+	})
+}

@@ -23,6 +23,10 @@ type Stats struct {
 	// Notices counts spot notices. Overdue is how many nodes have been terminating for too long.
 	Notices uint64
 	Overdue int
+	// Leftovers is how many things were attached to no instance at the last sweeps of all providers,
+	// LeftoversRemoved counts those that were removed.
+	Leftovers        int
+	LeftoversRemoved uint64
 	// Boots counts boots by outcome, one for each instance. Disappeared counts instances that were
 	// gone without being destroyed by the fleet, by the stage of their node. All keys exist from
 	// the start.
@@ -38,6 +42,8 @@ type Stats struct {
 // does not lead calls it on the zero value.
 func (s *Stats) Metrics(gauge, counter func(name, help string, v float64)) {
 	counter("muster_spot_notices_total", "Notices of the cloud that it will reclaim an instance.", float64(s.Notices))
+	gauge("muster_cloud_leftovers", "Disks, addresses and other things of this cluster at its providers that belong to no instance.", float64(s.Leftovers))
+	counter("muster_cloud_leftovers_removed_total", "Such things that were removed.", float64(s.LeftoversRemoved))
 	gauge("muster_nodes_overdue", "Nodes whose destruction takes too long.", float64(s.Overdue))
 }
 
@@ -55,6 +61,9 @@ func (f *Fleet) Stats() Stats {
 	s.Creating, s.Destroying = len(f.memory.Creating), len(f.memory.Destroying)
 	s.Boots, s.Disappeared = maps.Clone(f.boots.outcomes), maps.Clone(f.boots.disappeared)
 	s.Blocks = slices.Clone(f.blocks.now(f.cfg.Clock.Now()))
+	for _, n := range f.leftovers {
+		s.Leftovers += n
+	}
 	for _, name := range f.names {
 		for _, c := range f.counts[name].Counts() {
 			s.Operations = append(s.Operations, Operation{name, c})

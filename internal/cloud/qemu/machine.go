@@ -1,0 +1,319 @@
+package qemu
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/atomicfile"
+	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/wait"
+)
+
+// Names in a machine's directory.
+const (
+	recordName  = "instance.json"
+	lockName    = "lock"
+	pidName     = "pid"
+	qmpName     = "qmp"
+	diskName    = "disk.qcow2"
+	seedName    = "seed"
+	consoleName = "console.log"
+)
+
+// goneMark is how directories begin whose machine was destroyed, until they are deleted.
+const goneMark = "gone-"
+
+// machine is one as its record has it.
+type machine struct {
+	ID       muster.InstanceID   `json:"id"`
+	Tags     cloud.Tags          `json:"tags"`
+	Offering muster.OfferingName `json:"offering"`
+	Zone     string              `json:"zone,omitempty"`
+	Market   muster.Market       `json:"market"`
+	Created  muster.Time         `json:"created"`
+	// Port on 127.0.0.1 leads to the machine's port 22; 0: QEMU was never started.
+	Port int `json:"port,omitempty"`
+
+	dir string
+}
+
+func (m *machine) instance() cloud.Instance {
+	return cloud.Instance{ID: m.ID, Tags: m.Tags, Offering: m.Offering, Zone: m.Zone, Market: m.Market, Created: m.Created}
+}
+
+// write stores the record whole.
+func (m *machine) write() error {
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(m.dir, recordName), append(b, '\n'))
+}
+
+// idOf names the machine of a token. It follows from owner and token alone.
+func idOf(owner string, token muster.Token) muster.InstanceID {
+	sum := sha256.Sum256([]byte(owner + "\x00" + string(token)))
+	return muster.InstanceID("m-" + hex.EncodeToString(sum[:12]))
+}
+
+// isID reports whether an id has the shape of this driver's. Only those become paths.
+func isID(id muster.InstanceID) bool {
+	h, ok := strings.CutPrefix(string(id), "m-")
+	b, err := hex.DecodeString(h)
+	return ok && err == nil && len(b) == 12 && h == strings.ToLower(h)
+}
+
+// read is the machine in a directory; fs.ErrNotExist if there is no record.
+func read(dir string) (*machine, error) {
+	b, err := os.ReadFile(filepath.Join(dir, recordName))
+	if err != nil {
+		return nil, err
+	}
+	m := &machine{dir: dir}
+	if err := json.Unmarshal(b, m); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, recordName), err)
+	}
+	return m, nil
+}
+
+// mine is a machine of the owner that runs or is suspended; FaultNotFound if there is none.
+func (p *Provider) mine(id muster.InstanceID) (*machine, error) {
+	none := muster.Faultf(muster.FaultNotFound, "instance %s: not found", id)
+	if !isID(id) {
+		return nil, none
+	}
+	m, err := read(filepath.Join(p.cfg.Dir, string(id)))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, none
+	case err != nil:
+		return nil, &muster.Fault{Kind: muster.FaultTransient, Err: err}
+	case m.Tags.Owner != p.cfg.Owner || !m.runs():
+		return nil, none
+	}
+	return m, nil
+}
+
+// machines are those of the owner that run or are suspended.
+func (p *Provider) machines() ([]*machine, error) {
+	all, err := p.records()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(m *machine) bool { return !m.runs() }), nil
+}
+
+// records are the owner's machines, those that have ended included.
+func (p *Provider) records() ([]*machine, error) {
+	entries, err := os.ReadDir(p.cfg.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, &muster.Fault{Kind: muster.FaultTransient, Message: "machines", Err: err}
+	}
+	var out []*machine
+	for _, e := range entries {
+		if !isID(muster.InstanceID(e.Name())) {
+			continue
+		}
+		m, err := read(filepath.Join(p.cfg.Dir, e.Name()))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			// A create has only begun, or was cut off before it wrote whose machine it is.
+		case err != nil:
+			// Its owner is not known. An incomplete answer would be worse than none.
+			return nil, &muster.Fault{Kind: muster.FaultTransient, Err: err}
+		case m.Tags.Owner == p.cfg.Owner:
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}
+
+// pid is the process of the machine; 0 if none runs.
+func (m *machine) pid() int { return pidOf(m.dir) }
+
+// runs reports whether QEMU runs for it.
+func (m *machine) runs() bool { return m.pid() != 0 }
+
+// began reports whether QEMU may have run for it: the record gets the port just before that. QEMU
+// deletes its pid file when it ends.
+func (m *machine) began() bool { return m.Port != 0 }
+
+// pidOf is the process of the machine in a directory. A process id may belong to another process by
+// now, so the command line must name the directory.
+func pidOf(dir string) int {
+	b, err := os.ReadFile(filepath.Join(dir, pidName))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || pid <= 1 {
+		return 0
+	}
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !slices.Contains(strings.Split(string(line), "\x00"), filepath.Join(dir, pidName)) {
+		return 0
+	}
+	return pid
+}
+
+// lock takes the lock of a machine's directory, which it makes. Of two calls for one machine, in this
+// process or another, one waits here.
+func lock(ctx context.Context, dir string) (unlock func(), err error) {
+	for {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // destroyed between the two
+		}
+		if err != nil {
+			return nil, err
+		}
+		for unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+			if !wait.For(ctx, 20*time.Millisecond) {
+				_ = f.Close()
+				return nil, &muster.Fault{Kind: muster.FaultTransient, Message: "another call works on the machine", Err: ctx.Err()}
+			}
+		}
+		// A destroy may have moved the directory away while this call waited.
+		is, err := f.Stat()
+		if err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+		if now, err := os.Stat(filepath.Join(dir, lockName)); err == nil && os.SameFile(is, now) {
+			return func() { _ = f.Close() }, nil
+		}
+		_ = f.Close()
+	}
+}
+
+// List is cloud.Provider's. A machine whose QEMU has ended is gone: it powered itself off, or was killed.
+func (p *Provider) List(context.Context, string) (cloud.Listing, error) {
+	all, err := p.machines()
+	if err != nil {
+		return cloud.Listing{}, err
+	}
+	out := cloud.Listing{Complete: true}
+	for _, m := range all {
+		out.Instances = append(out.Instances, m.instance())
+	}
+	return out, nil
+}
+
+// SetTags is cloud.Provider's.
+func (p *Provider) SetTags(ctx context.Context, id muster.InstanceID, tags cloud.Tags) error {
+	m, err := p.mine(id)
+	if err != nil {
+		return err
+	}
+	unlock, err := lock(ctx, m.dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if m, err = p.mine(id); err != nil {
+		return err
+	}
+	if tags.Owner != m.Tags.Owner || tags.Token != m.Tags.Token {
+		return muster.Faultf(muster.FaultInvalid, "instance %s: its owner and its token cannot change", id)
+	}
+	m.Tags = tags
+	if err := m.write(); err != nil {
+		return &muster.Fault{Kind: muster.FaultTransient, Message: "instance " + string(id), Err: err}
+	}
+	return nil
+}
+
+// Leftovers is cloud.Sweeper's: directories of this owner whose QEMU does not run, and what a destroy
+// that was cut off has left.
+func (p *Provider) Leftovers(context.Context) ([]cloud.Leftover, error) {
+	entries, err := os.ReadDir(p.cfg.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, &muster.Fault{Kind: muster.FaultTransient, Message: "machines", Err: err}
+	}
+	var out []cloud.Leftover
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil && p.isLeft(e.Name()) {
+			out = append(out, cloud.Leftover{Kind: "directory", ID: e.Name(), Created: muster.At(st.ModTime())})
+		}
+	}
+	return out, nil
+}
+
+// isLeft reports whether a directory belongs to this owner and to no machine that runs.
+func (p *Provider) isLeft(name string) bool {
+	id := strings.TrimPrefix(name, goneMark)
+	if !isID(muster.InstanceID(id)) {
+		return false
+	}
+	dir := filepath.Join(p.cfg.Dir, name)
+	m, err := read(dir)
+	return err == nil && m.Tags.Owner == p.cfg.Owner && pidOf(dir) == 0
+}
+
+// Remove is cloud.Sweeper's.
+func (p *Provider) Remove(ctx context.Context, of []cloud.Leftover) []error {
+	errs := make([]error, len(of))
+	for i, l := range of {
+		if p.isLeft(l.ID) {
+			errs[i] = p.remove(ctx, l.ID)
+		}
+	}
+	return errs
+}
+
+// remove deletes a directory that belongs to no machine any more.
+func (p *Provider) remove(ctx context.Context, name string) error {
+	dir := filepath.Join(p.cfg.Dir, name)
+	if !strings.HasPrefix(name, goneMark) {
+		unlock, err := lock(ctx, dir)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if !p.isLeft(name) {
+			return nil
+		}
+		gone := filepath.Join(p.cfg.Dir, goneMark+name)
+		if err := os.RemoveAll(gone); err != nil {
+			return &muster.Fault{Kind: muster.FaultTransient, Err: err}
+		}
+		if err := os.Rename(dir, gone); err != nil {
+			return &muster.Fault{Kind: muster.FaultTransient, Err: err}
+		}
+		dir = gone
+	}
+	// The record goes last: without it nobody knows whose the rest is.
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &muster.Fault{Kind: muster.FaultTransient, Err: err}
+	}
+	for _, e := range entries {
+		if e.Name() == recordName {
+			continue
+		}
+		if err := errors.Join(p.step("remove "+e.Name()), os.RemoveAll(filepath.Join(dir, e.Name()))); err != nil {
+			return &muster.Fault{Kind: muster.FaultTransient, Err: err}
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return &muster.Fault{Kind: muster.FaultTransient, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cloud/cloudtest"
+	"github.com/musterhq/muster/internal/testwait"
+)
+
+// host is this host with a directory for machines. Its image is empty, so that machines run and boot
+// nothing: the driver promises no more than that they run.
+type host struct{ dir, image string }
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	for _, program := range []string{system, img} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(program, " is not installed")
+		}
+	}
+	// Short: the path of a socket has at most 107 bytes.
+	dir, err := os.MkdirTemp("", "q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	image := filepath.Join(dir, "empty.qcow2")
+	if out, err := exec.Command(img, "create", "-q", "-f", "qcow2", image, "1M").CombinedOutput(); err != nil {
+		t.Fatal(string(out))
+	}
+	return &host{dir: filepath.Join(dir, "m"), image: image}
+}
+
+// Open is cloudtest.Cloud's.
+func (h *host) Open(t *testing.T, owner string) cloud.Provider {
+	t.Helper()
+	return h.open(t, owner, 0)
+}
+
+func (h *host) open(t *testing.T, owner string, limit int) *Provider {
+	t.Helper()
+	p, err := New(Config{Name: "here", Owner: owner, Dir: h.dir, Image: h.image, Accelerator: "tcg", KeyFile: "/key",
+		Offerings: []muster.Offering{{Name: "small", Market: muster.OnDemand, Available: true, Limit: limit,
+			Capacity: muster.Resources{CPU: 1000, Memory: 64 * muster.MiB, Disk: 64 * muster.MiB}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestConformance(t *testing.T) {
+	cloudtest.Run(t, 10*time.Second, func(t *testing.T) cloudtest.Cloud { return newHost(t) })
+}
+
+func intent(token muster.Token) cloud.Intent {
+	return cloud.Intent{Token: token, Node: "n1", Pool: "p", Offering: "small", Market: muster.OnDemand,
+		Boot: cloud.Boot{UserData: muster.NewSecret("#!/bin/sh\ntrue\n")}}
+}
+
+func create(t *testing.T, p *Provider, token muster.Token) cloud.Instance {
+	t.Helper()
+	got := p.Create(t.Context(), []cloud.Intent{intent(token)})
+	if got[0].Err != nil {
+		t.Fatal(got[0].Err)
+	}
+	return got[0].Instance
+}
+
+// TestStoppedBetweenAnySteps: a server that dies between two steps of a create or a destroy leaves
+// nothing that its successor does not find: a list shows it, or it is a leftover, and another create
+// of the token completes it.
+func TestStoppedBetweenAnySteps(t *testing.T) {
+	h := newHost(t)
+	died := errors.New("the server died")
+	dies := func(step string) *Provider {
+		p := h.open(t, "o", 0)
+		p.step = func(now string) error {
+			if now == step {
+				return died
+			}
+			return nil
+		}
+		return p
+	}
+	successor := h.open(t, "o", 0)
+	empty := func() {
+		t.Helper()
+		left, err := successor.Leftovers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range successor.Remove(t.Context(), left) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		entries, _ := os.ReadDir(h.dir)
+		for _, e := range entries {
+			t.Errorf("%s is left", e.Name())
+		}
+	}
+	for _, step := range []string{"record", "seed", "disk", "start", "answer"} {
+		token := muster.Token("t-" + step)
+		if got := dies(step).Create(t.Context(), []cloud.Intent{intent(token)}); !errors.Is(got[0].Err, died) {
+			t.Fatalf("%s: %v", step, got[0].Err)
+		}
+		listed, err := successor.List(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if running := step == "answer"; running != (len(listed.Instances) == 1) {
+			t.Errorf("after %s %d machines are listed", step, len(listed.Instances))
+		}
+		i := create(t, successor, token)
+		if again := create(t, successor, token); again.ID != i.ID {
+			t.Errorf("%s: two machines for one token", step)
+		}
+		if errs := successor.Destroy(t.Context(), []muster.InstanceID{i.ID}); errs[0] != nil {
+			t.Error(errs[0])
+		}
+		empty()
+	}
+	for _, step := range []string{"end", "remove", "remove " + diskName, "remove " + lockName} {
+		i := create(t, successor, "u")
+		if errs := dies(step).Destroy(t.Context(), []muster.InstanceID{i.ID}); !errors.Is(errs[0], died) {
+			t.Fatalf("%s: %v", step, errs[0])
+		}
+		if errs := successor.Destroy(t.Context(), []muster.InstanceID{i.ID}); errs[0] != nil {
+			t.Error(errs[0])
+		}
+		if list, err := successor.List(t.Context(), ""); err != nil || len(list.Instances) != 0 {
+			t.Errorf("%s: %v, %v", step, list, err)
+		}
+		empty()
+	}
+}
+
+// TestPowerOff: a machine whose QEMU ends is listed no more, its token makes no other one, and what it
+// leaves is a leftover.
+func TestPowerOff(t *testing.T) {
+	h := newHost(t)
+	p := h.open(t, "o", 0)
+	i := create(t, p, "t")
+	m, err := p.mine(i.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := qmp(t.Context(), filepath.Join(m.dir, qmpName), "quit"); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "the machine is not listed", func() bool {
+		list, err := p.List(t.Context(), "")
+		return err == nil && list.Complete && len(list.Instances) == 0
+	})
+	if got := p.Create(t.Context(), []cloud.Intent{intent("t")}); !muster.IsKind(got[0].Err, muster.FaultTransient) {
+		t.Errorf("the token again: %v", got[0].Err)
+	}
+	left, err := p.Leftovers(t.Context())
+	if err != nil || len(left) != 1 || left[0].ID != string(i.ID) {
+		t.Fatalf("%v, %v", left, err)
+	}
+	if errs := p.Remove(t.Context(), left); errs[0] != nil {
+		t.Fatal(errs[0])
+	}
+	if _, err := os.Stat(m.dir); err == nil {
+		t.Error("the directory is still there")
+	}
+}
+
+// TestProcessOfAnother: a process id that belongs to another process by now is neither taken for a
+// machine nor killed.
+func TestProcessOfAnother(t *testing.T) {
+	h := newHost(t)
+	p := h.open(t, "o", 0)
+	i := create(t, p, "t")
+	m, _ := p.mine(i.ID)
+	pid := m.pid()
+	other := exec.Command("sleep", "600")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
+	file := filepath.Join(m.dir, pidName)
+	was, err := os.ReadFile(file)
+	if err != nil || pid == 0 {
+		t.Fatal(pid, err)
+	}
+	write := func(b []byte) {
+		if err := os.WriteFile(file, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write([]byte(strconv.Itoa(other.Process.Pid)))
+	if m.runs() {
+		t.Error("sleep is taken for the machine")
+	}
+	if err := end(t.Context(), m.dir); err != nil {
+		t.Error(err)
+	}
+	if err := other.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("sleep was ended: %v", err)
+	}
+	write(was)
+	if errs := p.Destroy(t.Context(), []muster.InstanceID{i.ID}); errs[0] != nil {
+		t.Error(errs[0])
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	h := newHost(t)
+	p := h.open(t, "o", 1)
+	i := create(t, p, "one")
+	defer p.Destroy(context.Background(), []muster.InstanceID{i.ID})
+	if got := p.Create(t.Context(), []cloud.Intent{intent("two")}); !muster.IsKind(got[0].Err, muster.FaultQuota) {
+		t.Errorf("above the offering's limit: %v", got[0].Err)
+	}
+	huge := h.open(t, "o", 0)
+	huge.cfg.Offerings[0].Capacity.Memory = 1 << 50
+	got := huge.Create(t.Context(), []cloud.Intent{intent("huge")})
+	var fault *muster.Fault
+	if !errors.As(got[0].Err, &fault) || fault.Kind != muster.FaultCapacity || fault.Scope.Offering != "small" {
+		t.Errorf("more memory than there is: %v", got[0].Err)
+	}
+	bare := h.open(t, "o", 0)
+	bare.cfg.Image = "/nowhere"
+	if got := bare.Create(t.Context(), []cloud.Intent{intent("bare")}); !muster.IsKind(got[0].Err, muster.FaultInvalid) || !strings.Contains(got[0].Err.Error(), "make vm-image") {
+		t.Errorf("no image: %v", got[0].Err)
+	}
+	if list, _ := p.Leftovers(t.Context()); len(list) != 0 {
+		t.Errorf("refused creates left %v", list)
+	}
+}
+
+func TestNoticeFile(t *testing.T) {
+	h := newHost(t)
+	p := h.open(t, "o", 0)
+	i := create(t, p, "t")
+	defer p.Destroy(context.Background(), []muster.InstanceID{i.ID})
+	m, _ := p.mine(i.ID)
+	if err := os.WriteFile(filepath.Join(m.dir, noticeName), []byte("2030-01-02T03:04:05Z\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := p.Notices(t.Context())
+	if err != nil || len(list) != 1 || list[0].Instance != i.ID || list[0].At.Std().UTC().Year() != 2030 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
