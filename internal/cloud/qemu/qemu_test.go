@@ -256,3 +256,19 @@ func TestNoticeFile(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 }
+
+// TestProbe: the boot sector is a boot sector, and runs.
+func TestProbe(t *testing.T) {
+	newHost(t)
+	if len(bootSector) != 512 {
+		t.Fatalf("%d bytes", len(bootSector))
+	}
+	if _, err := probe("tcg", startTime); err != nil {
+		t.Error(err)
+	}
+	name, why := accelerator("")
+	t.Logf("%s: %s", name, why)
+	if name != "tcg" && name != "kvm" || why == "" {
+		t.Errorf("%q, %q", name, why)
+	}
+}
