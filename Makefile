@@ -15,7 +15,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/safetar intern
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/agent/outputs ./internal/agent/launch ./internal/agent/destinations ./internal/agent/rootless ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/history/... ./internal/socket/... ./internal/blob/... ./internal/images/... ./client/... ./internal/server/... ./internal/sim/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history replay fuzz isolation attack notice e2e-vm e2e-ssh e2e-clock e2e-packages clean install uninstall packages FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clock e2e-packages clean install uninstall packages FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -174,6 +174,15 @@ e2e-vm: build
 # A server and hosts that it reaches over SSH: network namespaces of this machine, each with an sshd. Needs root, jq and OpenSSH's server.
 e2e-ssh: build
 	$(SHARED) $(GO) test -count=1 -timeout 10m ./e2e/ssh -v -ssh.run
+
+# A disk image for providers of type qemu. Needs root, mmdebstrap, qemu-utils and a mirror of Debian.
+VM_IMAGE ?= /var/lib/muster/images/debian-12.qcow2
+vm-image:
+	sh packaging/vm-image.sh $(VM_IMAGE)
+
+# A machine that the qemu driver makes, with real cloud-init: needs VM_IMAGE and QEMU.
+e2e-qemu:
+	MUSTER_VM_IMAGE=$(VM_IMAGE) $(GO) test -count=1 -timeout 20m ./internal/cloud/qemu -v -run 'TestRealBoot|TestProbe'
 
 # Steps of the wall clock, by an hour and a year, under real programs: built with a clock of their own, the machine's is left alone.
 e2e-clock: build

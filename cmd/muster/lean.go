@@ -2,7 +2,7 @@
 
 package main
 
-import "github.com/musterhq/muster/internal/blob"
+import "github.com/musterhq/muster/cmd/muster/internal/serve"
 
-// openBucket is nil: a lean program has no drivers of buckets.
-var openBucket blob.Opener
+// drivers are none: a lean program opens no buckets and creates no machines in clouds.
+var drivers serve.Drivers

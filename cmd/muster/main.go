@@ -42,7 +42,7 @@ func assemble(a *cli.App) *cobra.Command {
 		c.GroupID = "work"
 		root.AddCommand(c)
 	}
-	for _, c := range serve.Commands(a, openBucket) {
+	for _, c := range serve.Commands(a, drivers) {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}

@@ -28,20 +28,6 @@ import (
 // providers are the configured clouds by name. A turn makes them and only reads the map after that.
 type providers map[muster.ProviderName]cloud.Provider
 
-// CloudOpener makes the provider of a cloud from its configuration. It asks the cloud nothing yet.
-type CloudOpener func(*api.ProviderSpec, CloudEnv) (cloud.Provider, error)
-
-// CloudEnv is what a provider of a cloud needs beside its configuration.
-type CloudEnv struct {
-	// Owner is the id of the cluster.
-	Owner string
-	// Dir is a directory for what the provider keeps.
-	Dir string
-	// KeyFile is the path of the private key that logs in to its instances.
-	KeyFile string
-	Logger  *slog.Logger
-}
-
 // newProviders makes the providers of a configuration. It asks nothing of them yet, so it also
 // serves to check a configuration (mayRunWith). cluster marks the instances of this cluster at the
 // provider: two clusters may share an account.
@@ -92,17 +78,22 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach
 			Name: muster.ProviderName(spec.Name), Owner: cluster, Command: spec.Command, Env: env, Timeout: spec.Timeout.Std(), Access: access(spec.SSH), Logger: log,
 		})
 	}
-	return s.cloudProvider(spec, CloudEnv{Owner: cluster, Dir: dir, Logger: log})
+	return s.cloudProvider(spec, cloud.Env{Owner: cluster, Dir: dir, Logger: log})
 }
 
 // cloudProvider makes the provider of a cloud.
-func (s *Server) cloudProvider(spec *api.ProviderSpec, env CloudEnv) (cloud.Provider, error) {
+func (s *Server) cloudProvider(spec *api.ProviderSpec, env cloud.Env) (cloud.Provider, error) {
 	if s.opts.OpenCloud == nil {
 		return nil, fmt.Errorf("this program was built without the drivers of clouds (build tag lean); run one that `make build` has made")
 	}
 	k, err := s.cloudKeys()
 	if err != nil {
 		return nil, err
+	}
+	for i := range spec.Offerings {
+		o := offering(spec, &spec.Offerings[i])
+		o.Limit = spec.Offerings[i].Max
+		env.Offerings = append(env.Offerings, o)
 	}
 	env.KeyFile = k.file
 	if spec.SSH != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
@@ -57,7 +58,7 @@ type Options struct {
 	// OpenBucket opens the bucket of blob.url. It is nil in a program without the drivers of buckets.
 	OpenBucket blob.Opener
 	// OpenCloud makes the provider of a cloud. It is nil in a program without the drivers of clouds.
-	OpenCloud CloudOpener
+	OpenCloud cloud.Opener
 	// Ready is called once with the address, when the server leads and serves requests.
 	Ready func(address string)
 	// Read reads the configuration again; Reload says when. Without Read the configuration is never

@@ -14,7 +14,6 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
-	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/server"
@@ -23,7 +22,7 @@ import (
 
 // devCommand makes muster dev. It is muster server with a configuration that is made up: one
 // provider, whose instances are processes of this host.
-func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
+func devCommand(a *cli.App, d Drivers) *cobra.Command {
 	listen, level, node, noAuth := "", "", "", false
 	c := a.Command("dev", "Run a server for yourself, on this host", `Its nodes are agents on this host: small ones with one core, and one with all cores. Without --data-dir everything is deleted at the end, running commands included. With it, state and running commands stay, and the next muster dev or muster server on that directory continues with them. Other commands find the server automatically.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		cfg, err := devConfig()
@@ -31,7 +30,7 @@ func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
 			return err
 		}
 		cfg.DataDir, cfg.Listen, cfg.NoAuth, cfg.Log.Level = a.Given.Environment(os.Getenv).DataDir, listen, noAuth, level
-		o := server.Options{Version: version.String(), NodeBinary: node, OpenBucket: open, Ready: func(address string) {
+		o := server.Options{Version: version.String(), NodeBinary: node, OpenBucket: d.Bucket, OpenCloud: d.Cloud, Ready: func(address string) {
 			fmt.Fprintf(a.Stderr, "muster: ready at http://%s; in another terminal: %s run -- echo hello\n", address, typed())
 			if all, err := locate.ReadContexts(); err == nil && all.Current != "" {
 				fmt.Fprintf(a.Stderr, "muster: the current context is %s, so this server is used with `muster --context %s …`, or after `muster context use %s`\n", all.Current, locate.LastStarted, locate.LastStarted)

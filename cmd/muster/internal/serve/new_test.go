@@ -11,5 +11,5 @@ import (
 
 // newServer is a server without jobs. It runs command lines of this package alone.
 func newServer(t *testing.T) *clitest.Server {
-	return clitest.New(t, clitest.Root(func(a *cli.App) []*cobra.Command { return Commands(a, nil) }))
+	return clitest.New(t, clitest.Root(func(a *cli.App) []*cobra.Command { return Commands(a, Drivers{}) }))
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
-	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/server"
 	"github.com/musterhq/muster/internal/specfile"
@@ -23,7 +22,7 @@ import (
 
 // serverCommand makes muster server. The file is read again at each SIGHUP, by the same strict
 // reader; a wrong file changes nothing.
-func serverCommand(a *cli.App, open blob.Opener) *cobra.Command {
+func serverCommand(a *cli.App, d Drivers) *cobra.Command {
 	file, node := "", ""
 	c := a.Command("server -c FILE", "Run a server", `Runs until SIGTERM or Ctrl-C. Work on nodes keeps running without it, and is found again when the server starts on the same data directory. The configuration is read strictly: muster config check -c FILE shows what is wrong with it. SIGHUP reloads it: pools, providers, retention and quotas change at once; the log says what changed and what needs a restart. An invalid file changes nothing.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		// There is no default place: which configuration a server has is too much to guess.
@@ -37,8 +36,8 @@ func serverCommand(a *cli.App, open blob.Opener) *cobra.Command {
 		reload, stop := reloads(a)
 		defer stop()
 		return serve(ctx, *config, server.Options{
-			OpenBucket: open,
-			Version:    version.String(), Logger: newLogger(a.Stderr, config.Log), NodeBinary: node,
+			OpenBucket: d.Bucket, OpenCloud: d.Cloud,
+			Version: version.String(), Logger: newLogger(a.Stderr, config.Log), NodeBinary: node,
 			Read: func() (*api.ServerConfig, error) { return specfile.ConfigAt(file) }, Reload: reload,
 		})
 	})

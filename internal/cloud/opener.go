@@ -1,0 +1,24 @@
+package cloud
+
+import (
+	"log/slog"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// Opener makes the provider of a cloud from its configuration. It asks the cloud nothing yet.
+type Opener func(*api.ProviderSpec, Env) (Provider, error)
+
+// Env is what a provider of a cloud needs beside its configuration.
+type Env struct {
+	// Owner is the id of the cluster.
+	Owner string
+	// Dir is a directory for what the provider keeps.
+	Dir string
+	// KeyFile is the path of the private key that logs in to its instances.
+	KeyFile string
+	// Offerings are those of the configuration, for providers whose operator defines them.
+	Offerings []muster.Offering
+	Logger    *slog.Logger
+}
