@@ -1,0 +1,104 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"github.com/musterhq/muster"
+)
+
+// Effect says what a call does when it succeeds. It decides what an unclear answer means.
+type Effect bool
+
+// Effects of a call.
+const (
+	// Reads: nothing has happened when the answer is lost.
+	Reads Effect = false
+	// Makes: something may exist when the answer is lost.
+	Makes Effect = true
+)
+
+// Unclear is the kind of fault of a call whose answer was lost or makes no sense.
+func (e Effect) Unclear() muster.FaultKind {
+	if e == Makes {
+		return muster.FaultAmbiguous
+	}
+	return muster.FaultTransient
+}
+
+// StatusKind is the kind of fault that an HTTP status means when the body has no code that the
+// driver knows. Look into the body first: clouds answer 403 for quotas and 500 for a lack of
+// capacity.
+func StatusKind(status int, e Effect) muster.FaultKind {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return muster.FaultAuth
+	case http.StatusNotFound:
+		return muster.FaultNotFound
+	case http.StatusTooManyRequests:
+		return muster.FaultRateLimited
+	}
+	return e.Unclear()
+}
+
+// Sent knows whether a request has left this machine.
+type Sent struct{ wrote atomic.Bool }
+
+// Trace returns a context whose HTTP requests note in Sent that they were sent.
+func Trace(ctx context.Context) (context.Context, *Sent) {
+	s := &Sent{}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		// The headers are in the same buffer as a short body, so the cloud may act from here on.
+		WroteHeaders: func() { s.wrote.Store(true) },
+	}), s
+}
+
+// Fault is the fault of a call that ended without an answer. A call that was never sent is
+// transient, whatever it would have done.
+func (s *Sent) Fault(call string, e Effect, err error) *muster.Fault {
+	kind := muster.FaultTransient
+	if s.wrote.Load() {
+		kind = e.Unclear()
+	}
+	message := call + ": no answer"
+	if kind == muster.FaultTransient && !s.wrote.Load() {
+		message = call + ": not sent"
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		message += " before the call's time was over"
+	}
+	return &muster.Fault{Kind: kind, Message: message, Err: err}
+}
+
+// RetryAfter reads the header of that name, in seconds or as a date; otherwise what is given.
+func RetryAfter(h http.Header, now time.Time, otherwise time.Duration) time.Duration {
+	const most = time.Hour
+	text := h.Get("Retry-After")
+	if d, err := time.ParseDuration(text + "s"); err == nil && d > 0 {
+		return min(d, most)
+	}
+	if at, err := http.ParseTime(text); err == nil && at.After(now) {
+		return min(at.Sub(now), most)
+	}
+	return otherwise
+}
+
+// Slowdown counts refusals for too many calls, for clouds that do not say when to come again.
+// The zero value is ready.
+type Slowdown struct{ n atomic.Int32 }
+
+// slowest is the longest pause that a Slowdown asks for.
+const slowest = time.Minute
+
+// Refused is how long to wait after one more refusal: 1 s, doubled each time, up to a minute.
+func (s *Slowdown) Refused() time.Duration {
+	n := s.n.Add(1)
+	return min(time.Second<<min(n-1, 6), slowest)
+}
+
+// Succeeded begins at 1 s again.
+func (s *Slowdown) Succeeded() { s.n.Store(0) }
