@@ -66,6 +66,8 @@ var rules = []rule{
 	// The one package that knows all drivers. Programs that do not import it link none of their libraries.
 	{place: "internal/cloud/clouds", may: []string{".", "api", "internal/cloud", "internal/cloud/..."}},
 	{place: "internal/cloud/boot", may: []string{".", "internal/cloud"}, third: []string{"golang.org/x/crypto"}},
+	{place: "internal/cloud/driver", may: []string{".", "internal/cloud"}},
+	{place: "internal/cloud/ec2", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/config"}},
 	{place: "internal/cloud/...", may: []string{".", "api", "internal/cloud", "internal/cloud/driver"}, third: []string{"*"}},
 	{place: "internal/cloud", may: []string{".", "api"}},
 	{place: "internal/control/link/allocspec", may: []string{".", "api", "internal/state", "internal/wire/agent"}, pure: true},
@@ -285,6 +287,41 @@ func TestRings(t *testing.T) {
 }
 
 func isSelf(dir, what string) bool { return what == path.Join(module, dir) }
+
+// clouds are the drivers of which a lean program has none: their libraries are large.
+var clouds = []string{"internal/cloud/ec2"}
+
+// Nothing brings a cloud's library into nodes, nor into a lean program: what imports a driver has
+// the build constraint !lean.
+func TestDriversOfCloudsAreNotInNodesNorInLeanPrograms(t *testing.T) {
+	for _, driver := range clouds {
+		if crossing(ruleFor("cmd/muster-node"), module+"/"+driver) == "" {
+			t.Errorf("cmd/muster-node may import %s", driver)
+		}
+		for _, s := range sources(t) {
+			if s.test || strings.HasPrefix(s.dir+"/", driver+"/") {
+				continue
+			}
+			for _, im := range s.ast.Imports {
+				if what, _ := strconv.Unquote(im.Path.Value); what == module+"/"+driver && !notLean(s) {
+					t.Errorf("%s imports %s and is in lean programs", s.file, driver)
+				}
+			}
+		}
+	}
+}
+
+// notLean reports whether a file is left out of lean programs.
+func notLean(s source) bool {
+	for _, group := range s.ast.Comments {
+		for _, c := range group.List {
+			if strings.HasPrefix(c.Text, "//go:build ") && strings.Contains(c.Text, "!lean") {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // A loop must not know another: what they share is the state.
 func TestLoopsDoNotKnowEachOther(t *testing.T) {
