@@ -278,34 +278,43 @@ func TestIntentsAreGroupedByKind(t *testing.T) {
 func TestSubnetsOfAZone(t *testing.T) {
 	c := newCanned(t)
 	p := c.open(nil)
-	var used []string
-	answers := map[string]reply{}
-	c.by["RunInstances"] = func(f url.Values) reply {
-		used = append(used, f.Get("NetworkInterface.1.SubnetId"))
-		return answers[used[len(used)-1]]
+	// plays sets the answer of each subnet. used is where launches were tried since the last time.
+	seen := 0
+	used := func() string {
+		var out []string
+		for _, f := range c.of("RunInstances")[seen:] {
+			out = append(out, f.Get("NetworkInterface.1.SubnetId"))
+		}
+		seen += len(out)
+		return strings.Join(out, " ")
+	}
+	plays := func(first, second reply) {
+		c.set("RunInstances", func(f url.Values) reply {
+			return map[string]reply{"subnet-0a": first, "subnet-0a2": second}[f.Get("NetworkInterface.1.SubnetId")]
+		})
 	}
 	full := refuse(400, "InsufficientFreeAddressesInSubnet", "None left.")
-	answers["subnet-0a"], answers["subnet-0a2"] = full, launched(1, 1)
-	if got := p.Create(t.Context(), []cloud.Intent{intent("t1")})[0]; got.Err != nil || strings.Join(used, " ") != "subnet-0a subnet-0a2" {
-		t.Fatalf("%+v by %v", got, used)
+	plays(full, launched(1, 1))
+	got := p.Create(t.Context(), []cloud.Intent{intent("t1")})[0]
+	if places := used(); got.Err != nil || places != "subnet-0a subnet-0a2" {
+		t.Fatalf("%+v by %s", got, places)
 	}
 	forms := c.of("RunInstances")
 	if forms[0].Get("ClientToken") == forms[1].Get("ClientToken") {
 		t.Error("the same client token in another subnet")
 	}
 	// The full one is tried last for a while.
-	used, answers["subnet-0a2"] = nil, full
-	if got := p.Create(t.Context(), []cloud.Intent{intent("t2")})[0]; strings.Join(used, " ") != "subnet-0a2 subnet-0a" || !muster.IsKind(got.Err, muster.FaultCapacity) ||
-		got.Err.(*muster.Fault).Scope != (muster.Scope{Provider: "aws", Zone: "eu-central-1a"}) {
-		t.Errorf("%v by %v", got.Err, used)
+	plays(full, full)
+	got = p.Create(t.Context(), []cloud.Intent{intent("t2")})[0]
+	if places := used(); places != "subnet-0a2 subnet-0a" || !muster.IsKind(got.Err, muster.FaultCapacity) || got.Err.(*muster.Fault).Scope != (muster.Scope{Provider: "aws", Zone: "eu-central-1a"}) {
+		t.Errorf("%v by %s", got.Err, places)
 	}
 	for _, lost := range []reply{{status: 500}, {status: 200, body: launched(1, 1).body, cut: true}, refuse(503, "RequestLimitExceeded", "")} {
 		fresh := newCanned(t)
 		p := fresh.open(nil)
-		n := 0
-		fresh.by["RunInstances"] = func(url.Values) reply { n++; return lost }
-		if got := p.Create(t.Context(), []cloud.Intent{intent("t3")})[0]; got.Err == nil || n != 1 {
-			t.Errorf("%v after %d calls", got.Err, n)
+		fresh.by["RunInstances"] = func(url.Values) reply { return lost }
+		if got := p.Create(t.Context(), []cloud.Intent{intent("t3")})[0]; got.Err == nil || len(fresh.of("RunInstances")) != 1 {
+			t.Errorf("%v after %d calls", got.Err, len(fresh.of("RunInstances")))
 		}
 	}
 }
