@@ -91,6 +91,7 @@ FUZZTIME ?= 30s
 fuzz: build
 	$(GO) test -run '^$$' -fuzz FuzzRead -fuzztime $(FUZZTIME) ./internal/specfile
 	$(GO) test -run '^$$' -fuzz FuzzJobSpecValidate -fuzztime $(FUZZTIME) ./api
+	$(GO) test -run '^$$' -fuzz FuzzReadInstances -fuzztime $(FUZZTIME) ./internal/cloud/ec2
 	$(GO) test -run '^$$' -fuzz FuzzRequests -fuzztime $(FUZZTIME) ./internal/httpapi
 	$(GO) test -run '^$$' -fuzz FuzzNext -fuzztime $(FUZZTIME) -fuzzminimizetime 1s ./internal/safetar
 	$(GO) test -run '^$$' -fuzz FuzzBelow -fuzztime $(FUZZTIME) ./internal/safetar

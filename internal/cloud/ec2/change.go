@@ -98,6 +98,9 @@ func (p *Provider) changeable(ctx context.Context, action string, ids []muster.I
 		switch {
 		case err != nil:
 			results[id] = err
+		case w == nil && p.cfg.Now().Sub(p.began) < listLag:
+			// A server that has ended a moment ago may have made it.
+			results[id] = muster.Faultf(muster.FaultTransient, "EC2 does not know instance %s, or not yet", id)
 		case w == nil || w.State == stateTerminated:
 			results[id] = p.absent(action, id)
 		default:

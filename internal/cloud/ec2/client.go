@@ -110,6 +110,18 @@ func (c *client) do(ctx context.Context, q call, out any) error {
 
 // readAnswer reads XML that must be whole and be the answer of that action.
 func readAnswer(body []byte, action string, out any) error {
+	if list, ok := out.(*instancesAnswer); ok && action == "DescribeInstances" {
+		read, err := readInstances(body)
+		if err == nil {
+			*list = *read
+		}
+		return err
+	}
+	return decodeAnswer(body, action, out)
+}
+
+// decodeAnswer is readAnswer by encoding/xml.
+func decodeAnswer(body []byte, action string, out any) error {
 	d := xml.NewDecoder(bytes.NewReader(body))
 	for {
 		t, err := d.Token()

@@ -93,6 +93,7 @@ type Provider struct {
 	images    map[string]*driver.Cached[machineImage] // by architecture
 	pins      pins
 	refusals  refusals
+	began     time.Time
 	instances instances
 	launches  launches
 }
@@ -131,7 +132,9 @@ func New(cfg Config) (*Provider, error) {
 		cfg.Now = time.Now
 	}
 	if cfg.Client == nil {
-		cfg.Client = &http.Client{Transport: transport()}
+		cfg.Client = &http.Client{Transport: transport(), CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // a launch that is sent on could be made twice
+		}}
 	}
 	credentials := cfg.Credentials
 	if credentials == nil {
@@ -145,6 +148,7 @@ func New(cfg Config) (*Provider, error) {
 	// EC2 allows two launches a second and five at once, however many instances each has.
 	p.launch = driver.Pace{Every: time.Second / 2, Burst: 5}
 	p.prepareCaches()
+	p.began = cfg.Now()
 	p.pins.m, p.refusals.until = map[pinKey]*pin{}, map[string]time.Time{}
 	p.instances.m, p.instances.listings = map[muster.InstanceID]*instance{}, map[string]*listing{}
 	p.launches.m, p.launches.flying = map[muster.Token]*launch{}, map[muster.Token]chan struct{}{}

@@ -517,6 +517,11 @@ func TestDestroyIsAllOrNothing(t *testing.T) {
 		}
 		return terminated(f)
 	}
+	unknown := []muster.InstanceID{muster.InstanceID(id(99))}
+	if errs := p.Destroy(t.Context(), unknown); !muster.IsKind(errs[0], muster.FaultTransient) {
+		t.Errorf("a new process cannot know that it is gone: %v", errs)
+	}
+	now = now.Add(listLag)
 	errs := p.Destroy(t.Context(), append(slices.Clone(ids), "", "i-xyz", muster.InstanceID(id(99)), ids[0]))
 	for i, err := range errs {
 		young := i == 1 || i == 3
@@ -796,21 +801,5 @@ func TestResolveSaysWhatIsMissing(t *testing.T) {
 	c.set("DescribeSubnets", func(url.Values) reply { return reply{status: http.StatusBadGateway} })
 	if _, err := p.Resolve(t.Context()); !muster.IsKind(err, muster.FaultTransient) {
 		t.Errorf("%v", err)
-	}
-}
-
-func BenchmarkPageOfAThousand(b *testing.B) {
-	var page strings.Builder
-	for i := range 1000 {
-		page.WriteString(instanceXML(id(i), "running", 0, "muster-owner=c1", fmt.Sprint("muster-token=token-", i), fmt.Sprint("muster-node=node-", i), "muster-pool=main", "muster-intent=", "Name=a name", "team=platform"))
-	}
-	body := []byte(reservations(page.String(), "").body)
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		var a instancesAnswer
-		if err := readAnswer(body, "DescribeInstances", &a); err != nil || len(a.Reservations[0].Instances) != 1000 {
-			b.Fatal(err)
-		}
 	}
 }

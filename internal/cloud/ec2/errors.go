@@ -71,7 +71,7 @@ var rules = []rule{
 	{codeNotFound + " " + codeMalformed + " " + codeVolumeNotFound, muster.FaultNotFound, nothing, ""},
 	{"IdempotentParameterMismatch", muster.FaultAmbiguous, nothing, "the same token was sent before with other parameters"},
 	{"IdempotentInstanceTerminated", muster.FaultTransient, nothing, "the token is used up: its instance has ended"},
-	{"ConcurrentTagAccess IncorrectInstanceState IncorrectState InvalidPaginationToken InvalidNextToken IdempotentRequestInProgress RequestCanceled", muster.FaultTransient, nothing, ""},
+	{"ConcurrentTagAccess IncorrectInstanceState IncorrectState InvalidPaginationToken InvalidNextToken", muster.FaultTransient, nothing, ""},
 	{"InternalError InternalFailure ServerInternal Unavailable ServiceUnavailable InternalServerError", "", nothing, ""},
 	{"Invalid*", muster.FaultInvalid, offeringOnly, ""},
 }

@@ -357,7 +357,7 @@ func (p *Provider) shown(w *wireInstance, l *listing, now time.Time) (cloud.Inst
 	before, known := p.instances.get(id)
 	i := p.instances.learn(w, tags, now, false)
 	if ended(w.State) {
-		ran := known && before.state != statePending
+		ran := !known || before.state != statePending
 		if why := p.failedBy(w.Reason, w.ReasonText, ran, w.about()); why != nil {
 			p.instances.fail(id, why, now)
 		}
