@@ -2,6 +2,7 @@ package ec2
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"slices"
 	"strconv"
@@ -246,4 +247,77 @@ func TestSixtyFourMachines(t *testing.T) {
 		t.Errorf("%d launches, %d instances", n, len(ids))
 	}
 	t.Logf("64 machines in %s", took.Round(time.Millisecond))
+}
+
+// Whatever becomes of the answers, a token has one instance once its create has succeeded.
+func TestLostAnswersMakeNothingTwice(t *testing.T) {
+	for seed := range uint64(4) {
+		b := newBooks(t)
+		p := b.Open(t, "c1").(*Provider)
+		p.launch.Every = time.Millisecond
+		var mu sync.Mutex
+		dice := rand.New(rand.NewPCG(seed, 1))
+		b.set("RunInstances", func(f url.Values) reply {
+			mu.Lock()
+			what := dice.IntN(6)
+			mu.Unlock()
+			switch what {
+			case 0:
+				return refuse(503, "RequestLimitExceeded", "Request limit exceeded.")
+			case 1:
+				return reply{status: 500} // nothing was made
+			case 2:
+				answer := b.run(f)
+				return reply{status: 200, body: answer.body[:len(answer.body)/2], cut: true}
+			case 3:
+				b.run(f)
+				return refuse(500, "InternalError", "An internal error has occurred")
+			case 4:
+				if f.Get("NetworkInterface.1.SubnetId") == "subnet-0a" {
+					return refuse(400, codeSubnetFull, "None left.")
+				}
+			}
+			return b.run(f)
+		})
+		var wg sync.WaitGroup
+		for call := range 8 {
+			wg.Go(func() {
+				var intents []cloud.Intent
+				for i := range 1 + call {
+					intents = append(intents, intent(fmt.Sprintf("t%d-%d", call, i)))
+				}
+				for try := 0; len(intents) > 0 && try < 200; try++ {
+					var again []cloud.Intent
+					for i, got := range p.Create(t.Context(), intents) {
+						if got.Err != nil {
+							again = append(again, intents[i])
+						}
+					}
+					// What is asked for with what changes from try to try.
+					if intents = again; len(intents) > 1 {
+						intents = append(intents[1:], intents[0])
+					}
+				}
+				if len(intents) > 0 {
+					t.Errorf("%d were never made", len(intents))
+				}
+			})
+		}
+		wg.Wait()
+		tokens := map[muster.Token]string{}
+		for _, e := range b.instances {
+			w := wireInstance{Index: e.index}
+			for k, v := range e.tags {
+				w.Tags = append(w.Tags, wireTag{k, v})
+			}
+			token := w.tags().Token
+			if other := tokens[token]; other != "" {
+				t.Errorf("seed %d: %s and %s for %s", seed, other, e.id, token)
+			}
+			tokens[token] = e.id
+		}
+		if len(tokens) != 36 {
+			t.Errorf("seed %d: %d of 36", seed, len(tokens))
+		}
+	}
 }

@@ -85,10 +85,10 @@ func (l *launches) take(ctx context.Context, tokens []muster.Token) func() {
 }
 
 // keep remembers a launch whose answer was lost; drop forgets it.
-func (l *launches) keep(of *launch, now time.Time) {
+func (l *launches) keep(of *launch, subnet string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of.kept = now
+	of.subnet, of.kept = subnet, now
 	for _, in := range of.intents {
 		l.m[in.Token] = of
 	}
@@ -103,6 +103,13 @@ func (l *launches) drop(of *launch) {
 			delete(l.m, in.Token)
 		}
 	}
+}
+
+// lostIn is the subnet in which a launch's answer was lost; empty: none was.
+func (l *launches) lostIn(of *launch) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return of.subnet
 }
 
 func (l *launches) unclear(t muster.Token) *launch {
@@ -239,7 +246,7 @@ func (p *Provider) plan(ctx context.Context, intents []cloud.Intent, results map
 			results[in.Token].Err = err
 			continue
 		}
-		i := slices.IndexFunc(out, func(other *launch) bool { return other.subnet == "" && other.takes(l) })
+		i := slices.IndexFunc(out, func(other *launch) bool { return p.launches.lostIn(other) == "" && other.takes(l) })
 		if i < 0 {
 			out = append(out, l)
 			continue
@@ -319,9 +326,9 @@ func (p *Provider) run(ctx context.Context, l *launch) map[muster.Token]cloud.Cr
 	if err != nil {
 		return l.all(err)
 	}
-	if l.subnet != "" {
-		// A lost answer may have made the instances there: the same call again, or none.
-		slices.SortStableFunc(subnets, func(a, b subnet) int { return first(b.id == l.subnet) - first(a.id == l.subnet) })
+	if lost := p.launches.lostIn(l); lost != "" {
+		// The instances may have been made there: it is the same call again, or none.
+		subnets = []subnet{{id: lost, zone: l.about.zone}}
 	}
 	for _, s := range subnets {
 		if !p.launch.Wait(ctx, p.cfg.Now()) {
@@ -334,9 +341,10 @@ func (p *Provider) run(ctx context.Context, l *launch) map[muster.Token]cloud.Cr
 		}
 		switch {
 		case muster.IsKind(err, muster.FaultAmbiguous):
-			l.subnet = s.id
-			p.launches.keep(l, p.cfg.Now())
+			p.launches.keep(l, s.id, p.cfg.Now())
 			return l.all(err)
+		case codeOf(err) == codeSubnetFull && p.launches.lostIn(l) != "":
+			return l.all(&muster.Fault{Kind: muster.FaultAmbiguous, Message: "the answer of an earlier call was lost", Err: err})
 		case codeOf(err) == codeSubnetFull:
 			p.refusals.add(s.id, p.cfg.Now().Add(fullFor))
 			p.subnets.Forget(fullFor)
@@ -355,13 +363,6 @@ func (p *Provider) run(ctx context.Context, l *launch) map[muster.Token]cloud.Cr
 		p.launches.drop(l)
 	}
 	return l.all(err)
-}
-
-func first(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
 }
 
 // all is the same result for each intent.
