@@ -186,6 +186,8 @@ func (c *Config) check() error {
 		return errors.New("security_groups are missing: name one that lets this server in on port 22, found with aws ec2 describe-security-groups")
 	case len(c.SecurityGroups) > maxGroups:
 		return fmt.Errorf("%d security groups; there may be %d", len(c.SecurityGroups), maxGroups)
+	case len(c.Types) > maxValues:
+		return fmt.Errorf("%d patterns of types; there may be %d: write wider ones", len(c.Types), maxValues)
 	case c.Disk < 0 || c.Disk > 64*muster.TiB:
 		return fmt.Errorf("disk %s: a root disk has 1GiB to 64TiB", c.Disk)
 	case c.Disk%muster.GiB != 0:
