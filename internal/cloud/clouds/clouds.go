@@ -7,10 +7,16 @@ package clouds
 
 import (
 	"fmt"
+	"maps"
+	"os"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cloud/driver"
+	"github.com/musterhq/muster/internal/cloud/ec2"
 	"github.com/musterhq/muster/internal/cloud/qemu"
 )
 
@@ -20,6 +26,14 @@ func Open(spec *api.ProviderSpec, env cloud.Env) (cloud.Provider, error) {
 	if spec.SSH != nil {
 		user, shutdown = spec.SSH.User, spec.SSH.Shutdown
 	}
+	prices, err := pricesOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	markets := make([]muster.Market, len(spec.Markets))
+	for i, m := range spec.Markets {
+		markets[i] = muster.Market(m)
+	}
 	name := muster.ProviderName(spec.Name)
 	switch spec.Type {
 	case api.ProviderQemu:
@@ -27,6 +41,32 @@ func Open(spec *api.ProviderSpec, env cloud.Env) (cloud.Provider, error) {
 			Name: name, Owner: env.Owner, Dir: env.Dir, Image: spec.Image, Offerings: env.Offerings, Accelerator: spec.Accelerator,
 			User: user, KeyFile: env.KeyFile, Shutdown: shutdown, Logger: env.Logger,
 		})
+	case api.ProviderEC2:
+		return ec2.New(ec2.Config{
+			Name: name, Owner: env.Owner, Region: spec.Region, Subnets: spec.Subnets, SecurityGroups: spec.SecurityGroups,
+			Types: spec.Types, Markets: markets, Image: spec.Image, Disk: spec.Disk.Bytes(), PublicIP: spec.PublicIP, InstanceProfile: spec.Profile,
+			Prices: prices, User: user, KeyFile: env.KeyFile, Profile: spec.Credentials.Profile, CredentialsFile: spec.Credentials.File,
+			Endpoint: spec.Endpoint, Logger: env.Logger,
+		})
 	}
-	return nil, fmt.Errorf("type %s has no driver in this version", spec.Type)
+	return nil, fmt.Errorf("type %s has no driver in this version; docs/providers.md says how a program of your own takes its place", spec.Type)
+}
+
+// pricesOf are the operator's prices: those of the file, and over them those of the configuration.
+func pricesOf(spec *api.ProviderSpec) (driver.Prices, error) {
+	p := driver.Prices{Table: map[string]float64{}, Factor: spec.PriceFactor}
+	if spec.PricesFile != "" {
+		b, err := os.ReadFile(spec.PricesFile)
+		if err != nil {
+			return p, fmt.Errorf("prices_file: %w", err)
+		}
+		if err := yaml.Unmarshal(b, &p.Table); err != nil {
+			return p, fmt.Errorf("prices_file: %s: write lines as m7i.large: 0.12: %w", spec.PricesFile, err)
+		}
+		if p.Table == nil {
+			p.Table = map[string]float64{}
+		}
+	}
+	maps.Copy(p.Table, spec.Prices)
+	return p, p.Check()
 }

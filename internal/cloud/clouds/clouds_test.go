@@ -1,0 +1,65 @@
+package clouds
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/cloud"
+)
+
+func TestPricesOf(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "prices.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("m7i.large: 0.12\nm7i.xlarge: 0.24\n")
+	spec := &api.ProviderSpec{CloudSpec: api.CloudSpec{PricesFile: file, Prices: map[string]float64{"m7i.large": 0.1}, PriceFactor: 0.8}}
+	p, err := pricesOf(spec)
+	if err != nil || len(p.Table) != 2 || p.Table["m7i.large"] != 0.1 || p.Table["m7i.xlarge"] != 0.24 || p.Factor != 0.8 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for text, want := range map[string]string{"m7i.large\n": "write lines as", "m7i.large: -1\n": "not below 0", "": ""} {
+		write(text)
+		_, err := pricesOf(&api.ProviderSpec{CloudSpec: api.CloudSpec{PricesFile: file}})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	write("")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pricesOf(spec); err == nil || !strings.Contains(err.Error(), "prices_file") {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	env := cloud.Env{Owner: "c1", Dir: "/tmp/m", KeyFile: "/key"}
+	ec2 := api.CloudSpec{Region: "eu-central-1", Subnets: []string{"subnet-0a"}, SecurityGroups: []string{"sg-0c"}}
+	for kind, c := range map[string]api.CloudSpec{"qemu": {Image: "/image.qcow2"}, "ec2": ec2} {
+		p, err := Open(&api.ProviderSpec{Name: "x", Type: kind, CloudSpec: c}, env)
+		if err != nil {
+			t.Errorf("%s: %v", kind, err)
+			continue
+		}
+		// What the server relies on for machines that it reaches over SSH.
+		if _, ok := cloud.As[cloud.Accessor](p); !ok {
+			t.Errorf("%s says not how its instances are reached", kind)
+		}
+		if _, ok := cloud.As[cloud.Bootable](p); !ok {
+			t.Errorf("%s takes no user data", kind)
+		}
+		if _, ok := cloud.As[cloud.Resolver](p); !ok {
+			t.Errorf("%s resolves nothing", kind)
+		}
+	}
+	if _, err := Open(&api.ProviderSpec{Name: "x", Type: "gce"}, env); err == nil || !strings.Contains(err.Error(), "docs/providers.md") {
+		t.Errorf("%v", err)
+	}
+}
