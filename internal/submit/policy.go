@@ -2,6 +2,7 @@ package submit
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -15,12 +16,12 @@ func (s *Service) refused(spec *api.JobSpec) []api.ProblemField {
 }
 
 // disallowed is what jobs and environments have in common of refused: the policies of the
-// configuration, and whether there can be containers. A spec that demands no isolation gets the one
+// configuration, and whether there can be containers and volumes. A spec that demands no isolation gets the one
 // that its policy gives.
 func (s *Service) disallowed(spec *api.JobSpec) []api.ProblemField {
 	p := s.policy(spec.Namespace)
 	spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
-	return append(p.Problems(spec), s.noContainers(spec)...)
+	return slices.Concat(p.Problems(spec), s.noContainers(spec), s.noVolumes(spec))
 }
 
 // noContainers says that an image, or the network that it asks for, can be had nowhere here. It is

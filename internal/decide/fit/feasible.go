@@ -73,6 +73,22 @@ func closed(n *state.Node) string {
 	return "on " + string(n.Intent)
 }
 
+// need is a condition as users read it. Of volumes they have written names, and no condition on an
+// attribute.
+func need(c *muster.Constraint) string {
+	if c.Op != muster.OpSetContains || c.Attribute != muster.AttributeVolumes && c.Attribute != muster.AttributeVolumesWritable {
+		return c.String()
+	}
+	noun := "volume"
+	if strings.Contains(c.Value, ",") {
+		noun = "volumes"
+	}
+	if c.Attribute == muster.AttributeVolumesWritable {
+		noun = "writable " + noun
+	}
+	return "the need for " + noun + " " + strings.ReplaceAll(c.Value, ",", ", ")
+}
+
 // Feasible names the first condition of the shape that the node does not meet,
 // or "" if it could hold a member were it open and empty enough.
 func Feasible(s *Shape, n *state.Node) string {
@@ -82,7 +98,7 @@ func Feasible(s *Shape, n *state.Node) string {
 	for i := range s.Constraints {
 		c := &s.Constraints[i]
 		if v, set := Attribute(n, c.Attribute); !c.Met(v, set) {
-			return c.String()
+			return need(c)
 		}
 	}
 	return ""
@@ -128,7 +144,7 @@ func OfferingFits(s *Shape, p *state.Pool, o *muster.Offering) (obstacle Obstacl
 	for i := range s.Constraints {
 		c := &s.Constraints[i]
 		if met, known := runtimeMeets(p, c); known && !met {
-			return Obstacle{Filtered, c.String()}, nil
+			return Obstacle{Filtered, need(c)}, nil
 		} else if known {
 			continue
 		}
@@ -145,7 +161,7 @@ func OfferingFits(s *Shape, p *state.Pool, o *muster.Offering) (obstacle Obstacl
 			}
 		}
 		if !c.Met(v, set) {
-			return Obstacle{Filtered, c.String()}, nil
+			return Obstacle{Filtered, need(c)}, nil
 		}
 	}
 	if dim := s.Short(Space{Resources: o.Capacity}, o.Devices); dim != "" {

@@ -148,7 +148,7 @@ func (v *View) choices(s *shape) ([]choice, string) {
 			}
 			switch v.suit(s, o.class) {
 			case no:
-				why = fmt.Sprintf("nodes of offering %s, as far as seen, do not meet the constraints on %v", o.Name, unsure)
+				why = fmt.Sprintf("nodes of offering %s, as far as seen, do not meet the constraints on %s", o.Name, strings.Join(unsure, ", "))
 			case yes:
 				s.choices = append(s.choices, choice{pool: q, offer: o})
 			case maybe:

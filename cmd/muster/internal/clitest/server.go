@@ -65,6 +65,8 @@ type Server struct {
 	commands func(*cli.App) *cobra.Command
 	// Inside is what the allocations are.
 	Inside Sandbox
+	// Config is the configuration of the server; nil: it does not tell.
+	Config *api.ServerConfig
 }
 
 // Root makes the command muster with the commands of one package below it, for New.
@@ -83,6 +85,13 @@ func New(t *testing.T, commands func(*cli.App) *cobra.Command) *Server {
 	mux := http.NewServeMux()
 	// What is asked first by every command that submits: does the server answer?
 	mux.HandleFunc("GET /v1/server", func(w http.ResponseWriter, r *http.Request) { s.answer(w, 200, api.ServerInfo{Index: s.Index}) })
+	mux.HandleFunc("GET /v1/config", func(w http.ResponseWriter, r *http.Request) {
+		if s.Config == nil {
+			http.NotFound(w, r)
+			return
+		}
+		s.answer(w, 200, s.Config)
+	})
 	s.jobs(mux)
 	s.allocations(mux)
 	s.uploads(mux)

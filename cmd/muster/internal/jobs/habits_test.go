@@ -159,6 +159,21 @@ func TestRunVolume(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q", arg, r.Code, r.Stderr)
 		}
 	}
+	// Whoever names a directory learns which volumes there are.
+	byPath := func(want string, args ...string) {
+		t.Helper()
+		if r := s.Muster(nil, append([]string{"run", "-v", "/data:/data", "--image", "a"}, append(args, "x")...)...); r.Code != 2 || !strings.Contains(r.Stderr, want) {
+			t.Errorf("%v: exit code %d, %q", args, r.Code, r.Stderr)
+		}
+	}
+	s.Config = &api.ServerConfig{Pools: []api.PoolSpec{{Name: "main"}}}
+	byPath("no pool has a volume yet, see docs/volumes.md")
+	s.Config.Pools = []api.PoolSpec{
+		{Name: "main", Volumes: map[string]api.PoolVolume{"results": {Path: "/srv/results"}, "data": {Path: "/srv/data"}}},
+		{Name: "other", Volumes: map[string]api.PoolVolume{"data": {Path: "/srv/data"}, "scratch": {Path: "/scratch"}}},
+	}
+	byPath("the volumes here are: data, results, scratch\n")
+	byPath("the volumes here are: data, scratch\n", "--pool", "other")
 }
 
 // srun's -n is a number of tasks, ours the namespace.

@@ -92,7 +92,7 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 	}
 	s, folder, err := r.spec.submission(cmd, args, r.app.Stdin)
 	if err != nil {
-		return err
+		return addVolumes(ctx, r.app, r.spec.pool, err)
 	}
 	switch {
 	case r.tty:

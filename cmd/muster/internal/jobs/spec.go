@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -279,13 +280,53 @@ func (s *specFlags) container(spec *api.JobSpec, given func(string) bool) error 
 	return nil
 }
 
+// volumeByPath is the value of a --volume that names a directory of the node by its path.
+type volumeByPath string
+
+// Error says how a volume is named. The names that there are come from the server; see addVolumes.
+func (v volumeByPath) Error() string {
+	return fmt.Sprintf("--volume %q: a container gets no directory of its node by its path, but by the name that the pool's configuration gives it in volumes, as in -v data:/data; to bring files of your own use --input SOURCE:PATH", string(v))
+}
+
+// addVolumes adds to such an error which volumes the server's pools have. Without an answer the
+// error stays as it is: a command that is wrong needs no server to be refused.
+func addVolumes(ctx context.Context, app *cli.App, pool string, err error) error {
+	if !errors.As(err, new(volumeByPath)) {
+		return err
+	}
+	cl, offline := app.Connect()
+	if offline != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	config, offline := cl.Config(ctx)
+	if offline != nil {
+		return err
+	}
+	var known []string
+	for _, p := range config.Pools {
+		if pool != "" && p.Name != pool {
+			continue
+		}
+		for name := range p.Volumes {
+			known = append(known, name)
+		}
+	}
+	slices.Sort(known)
+	if known = slices.Compact(known); len(known) == 0 {
+		return cli.Usage(fmt.Errorf("%w; no pool has a volume yet, see docs/volumes.md", err))
+	}
+	return cli.Usage(fmt.Errorf("%w; the volumes here are: %s", err, strings.Join(known, ", ")))
+}
+
 // parseVolume reads NAME:PATH, NAME:PATH:ro or NAME:PATH:rw.
 func parseVolume(text string) (api.VolumeSpec, error) {
 	name, rest, ok := strings.Cut(text, ":")
 	at, mode, _ := strings.Cut(rest, ":")
 	switch {
 	case strings.ContainsAny(name, "/.~"):
-		return api.VolumeSpec{}, fmt.Errorf("--volume %q: a container gets no directory of its node by its path, but by the name that the pool's configuration gives it in volumes, as in -v data:/data; `muster node show NODE` lists the names in the attribute volumes; to bring files of your own use --input SOURCE:PATH", text)
+		return api.VolumeSpec{}, volumeByPath(text)
 	case !ok || name == "" || at == "" || mode != "" && mode != "ro" && mode != "rw":
 		return api.VolumeSpec{}, fmt.Errorf("--volume %q is not NAME:PATH, NAME:PATH:ro or NAME:PATH:rw, as data:/data", text)
 	}
