@@ -93,6 +93,9 @@ func TestContainersOfAnOrdinaryUser(t *testing.T) {
 	h.cli("run", "--image", image, "--network", "none", "--", "id", "-u").says(0)
 	h.prints("uid=0(root) gid=0(root)\n", "run", "--image", image, "--network", "none", "--", "id")
 	h.prints(strconv.Itoa(ordinary)+"\n", "run", "--", "id", "-u")
+	// Users that the container cannot have are named, with what to do.
+	h.cli("run", "--image", image, "--network", "none", "--user", "1000", "--", "id").says(1, "user 1000 is not mapped", "use --user 0", "/etc/subuid")
+	h.cli("run", "--image", image, "--network", "host", "--user", "0:5", "--", "id").says(1, `group 5 (of user "0:5") is not mapped`)
 	h.cli("run", "--image", image, "--", "true").says(2, "body.spec.network", "needs slirp4netns", "network none")
 
 	run, a := h.container("files", image, []string{"--network", "none"}, "sh", "-c", "echo mine > /mine; while [ ! -e /gate ]; do sleep 0.05; done")

@@ -121,6 +121,11 @@ func enter(p *Program, attr *syscall.ProcAttr) *initwire.Failed {
 	if failed != nil {
 		return failed
 	}
+	if who.UID != 0 || who.GID != 0 {
+		if failed := unmapped(p.User, who); failed != nil {
+			return failed
+		}
+	}
 	p.who = who
 	attr.Sys.Credential = &syscall.Credential{Uid: who.UID, Gid: who.GID, Groups: who.Groups, NoSetGroups: system.GroupsDenied()}
 	if p.Account {
@@ -147,6 +152,28 @@ func enter(p *Program, attr *syscall.ProcAttr) *initwire.Failed {
 		}
 	}
 	return nil
+}
+
+// unmapped says that the user or its group is not in the container's user namespace. The kernel
+// would only say "invalid argument".
+func unmapped(user string, who *account.User) *initwire.Failed {
+	kind, id, ids := "user", uint64(who.UID), system.IDs(false)
+	if id < ids {
+		kind, id, ids = "group", uint64(who.GID), system.IDs(true)
+	}
+	if id < ids {
+		return nil
+	}
+	what := kind + " " + strconv.FormatUint(id, 10)
+	if user != "" && user != strconv.FormatUint(id, 10) {
+		what += " (of user " + strconv.Quote(user) + ")"
+	}
+	if ids > 1 {
+		return initwire.UserFault(initwire.ReasonSpec, what+" is not mapped: the user namespace of this container has the ids 0 to "+
+			strconv.FormatUint(ids-1, 10)+"; give --user one of these")
+	}
+	return initwire.UserFault(initwire.ReasonSpec, what+" is not mapped: the agent runs as an ordinary user, so that this container has one user, root; "+
+		"use --user 0, or give the ordinary user more ids in /etc/subuid and /etc/subgid (docs/containers.md)")
 }
 
 // withAccount is an environment with the variables that a login sets, for a user, but for those
