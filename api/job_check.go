@@ -143,9 +143,14 @@ func (c *checks) env(env map[string]string) {
 			continue
 		case !utf8.ValidString(k) || strings.ContainsAny(k, "=\x00") || strings.ContainsFunc(k, unicode.IsControl):
 			c.Add("env", "has the name %s; a name has no =, no NUL and no control characters", validate.Quote(k))
+			// Only a name without = alone is a location: others could not be shown.
+			if utf8.ValidString(k) && !strings.ContainsFunc(k, unicode.IsControl) {
+				c.Problems[len(c.Problems)-1].Location, c.Problems[len(c.Problems)-1].Value = location, k
+			}
 			continue
 		case strings.HasPrefix(k, "MUSTER_"):
 			c.Add(location, "is reserved: names that begin with MUSTER_ are set by Muster")
+			c.Problems[len(c.Problems)-1].Value = k
 			continue
 		}
 		c.Text(location, env[k], MaxArgBytes-len(k)-1)

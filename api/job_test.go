@@ -62,7 +62,7 @@ func TestValidate(t *testing.T) {
 		{func(s *JobSpec) { s.Image = "-v /:/host" }, `image: is "-v /:/host"; write it as registry/name:tag or name@sha256:digest, the name in lower case`},
 		{func(s *JobSpec) { s.Env = map[string]string{"A": "", "b.c": "x=y"} }, ""},
 		{func(s *JobSpec) { s.Env = map[string]string{"": "x"} }, `env: has an empty name`},
-		{func(s *JobSpec) { s.Env = map[string]string{"A=B": "x"} }, `env: has the name "A=B"; a name has no =, no NUL and no control characters`},
+		{func(s *JobSpec) { s.Env = map[string]string{"A=B": "x"} }, `env.A=B: has the name "A=B"; a name has no =, no NUL and no control characters`},
 		{func(s *JobSpec) { s.Env = map[string]string{"MUSTER_INDEX": "x"} }, `env.MUSTER_INDEX: is reserved: names that begin with MUSTER_ are set by Muster`},
 		{func(s *JobSpec) { s.Env = map[string]string{"A": "x\x00"} }, `env.A: has a NUL byte, which nothing on Linux can be given`},
 		{func(s *JobSpec) { s.Workdir = "/tmp" }, ""},

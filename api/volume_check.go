@@ -30,6 +30,8 @@ func (c *checks) volumes(s *JobSpec) {
 			continue
 		}
 		switch {
+		case v.Path == "":
+			c.Add(at+".path", "is missing; give the absolute path in the container")
 		case !IsVolumePath(v.Path):
 			c.Add(at+".path", "is %s; give an absolute path without . or .. in it, not / and not in /proc, /sys or /dev", validate.Quote(v.Path))
 		case slices.IndexFunc(s.Volumes, func(o VolumeSpec) bool { return o.Path == v.Path }) < i:

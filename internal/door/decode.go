@@ -234,7 +234,7 @@ func (c *shape) scalar(t reflect.Type, tag reflect.StructTag, path string, token
 		return
 	}
 	if means := tag.Get("zero"); zero && means != "" {
-		c.add(path, "is %s, which would stand for the default (%s); leave it out or give another value", described(token), means)
+		c.add(path, "is %s, which is not allowed; leave it out for the default (%s), or give another value", described(token), means)
 	}
 }
 

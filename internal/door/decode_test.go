@@ -38,7 +38,7 @@ func TestDecodeIsStrict(t *testing.T) {
 		`{"name":1}`:              "body.name is the number 1; it should be a text",
 		`{"name":"abcdef"}`:       "body.name has more than 5 characters",
 		`{"name":"a\u0007"}`:      "neither text nor a space",
-		`{"count":0}`:             "stand for the default (1)",
+		`{"count":0}`:             "leave it out for the default (1)",
 		`{"count":1.5}`:           "it should be a whole number",
 		`{"size":"much"}`:         "body.size",
 		`{"rows":[{"on":1}]}`:     "body.rows[0].on is the number 1; it should be true or false",

@@ -21,6 +21,8 @@ type decoder struct {
 	// aliases of a long text cost nothing here, where they share it, and gigabytes once they are written out as JSON.
 	bytes int
 	long  bool // bytes is spent, and that was said
+	// unknownIn are the mappings with unknown fields. Whatever they lack may be one of these, misspelt.
+	unknownIn map[string]bool
 	// listed are the types whose fields were listed once. All other unknown fields of them are only named.
 	listed map[reflect.Type]bool
 }
@@ -31,6 +33,39 @@ const maxProblems = 200
 func (d *decoder) fail(at *node, path, format string, args ...any) {
 	if len(d.problems) < maxProblems {
 		d.problems = append(d.problems, Problem{Line: at.line, Column: at.column, Width: at.width, Path: path, Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+// explains reports whether a problem with what was read may come from a field that could not be
+// read. Left is the part of its path that is not written in the file.
+func (d *decoder) explains(p Problem, left string) bool {
+	if len(d.problems) == 0 {
+		return false
+	}
+	if d.budget < 0 || d.long {
+		return true // the rest of the file was not read
+	}
+	for _, q := range d.problems {
+		// Of a part that could not be read, the whole has something to say only elsewhere.
+		if q.Path != "" && (within(p.Path, q.Path) || within(q.Path, p.Path) && (left != "" || q.Line == p.Line)) {
+			return true
+		}
+	}
+	// A missing field is missing if what it belongs to is there and has no unknown field.
+	return left != "" && (strings.ContainsAny(left, ".[") || d.unknownIn[strings.TrimSuffix(strings.TrimSuffix(p.Path, left), ".")])
+}
+
+// within reports whether a path is another one, or leads to a part of it.
+func within(path, of string) bool {
+	rest, ok := strings.CutPrefix(path, of)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// unread gives a text that could not be read a value. Otherwise other fields would look wrong beside
+// an empty one, as volumes without an image.
+func unread(v reflect.Value) {
+	if v.Kind() == reflect.String {
+		v.SetString("?")
 	}
 }
 
@@ -52,6 +87,7 @@ func (d *decoder) value(n *node, v reflect.Value, path string) {
 	}
 	if n.kind == nothing {
 		d.fail(n, path, "has no value; give one or leave it out")
+		unread(v)
 		return
 	}
 	switch to := v.Addr().Interface().(type) {
@@ -92,6 +128,7 @@ func (d *decoder) value(n *node, v reflect.Value, path string) {
 		// Numbers and truths are taken as they are written: what else could be meant by 0755 or 1.10 where text is wanted?
 		if n.kind == list || n.kind == mapping {
 			d.fail(n, path, "is %s; it should be text", n.kind)
+			unread(v)
 			return
 		}
 		v.SetString(n.value)
@@ -173,6 +210,14 @@ func (d *decoder) mapping(n *node, v reflect.Value, path string) {
 	}
 }
 
+// sawUnknown notes that the mapping at a path has an unknown field.
+func (d *decoder) sawUnknown(path string) {
+	if d.unknownIn == nil {
+		d.unknownIn = map[string]bool{}
+	}
+	d.unknownIn[path] = true
+}
+
 // fields reads the fields of one of package api's types.
 func (d *decoder) fields(n *node, v reflect.Value, path string) {
 	if n.kind != mapping {
@@ -180,6 +225,7 @@ func (d *decoder) fields(n *node, v reflect.Value, path string) {
 		return
 	}
 	if kind := kubernetesKind(n); path == "" && kind != "" {
+		d.sawUnknown(path)
 		d.fail(n.entries[0].key, "", "this is a Kubernetes manifest of kind %s, whose fields are others; docs/coming-from.md compares them, and a job file needs no more than image, command and count", short(kind))
 		return
 	}
@@ -191,6 +237,7 @@ func (d *decoder) fields(n *node, v reflect.Value, path string) {
 		}
 		field, known := fields.Named(v.Type(), e.key.value)
 		if !known {
+			d.sawUnknown(path)
 			if len(d.problems) < maxProblems { // the nearest name takes its time
 				d.unknown(e.key, v.Type(), path)
 			}
@@ -205,7 +252,7 @@ func (d *decoder) fields(n *node, v reflect.Value, path string) {
 			d.value(e.value, to, at)
 		}
 		if zero := field.Tag.Get("zero"); zero != "" && to.IsZero() && len(d.problems) == before {
-			d.fail(e.value, at, "is %s, which would stand for the default (%s); leave it out or give another value", short(e.value.value), zero)
+			d.fail(e.value, at, "is %s, which is not allowed; leave it out for the default (%s), or give another value", short(e.value.value), zero)
 		}
 	}
 }

@@ -69,8 +69,10 @@ func (n *node) get(key string) *entry {
 }
 
 // locate puts a problem of package api at its place in the file: at the value
-// that its location names or, where that is not written, at what it should stand in.
-func (n *node) locate(p api.ProblemField) (out Problem, exact bool) {
+// that its location names or, where that is not written, at what it should stand in. Left is the
+// part of the location that is not written. A problem whose value is the name of the field is one
+// with the name.
+func (n *node) locate(p api.ProblemField) (out Problem, left string) {
 	out = Problem{Path: p.Location, Message: p.Message}
 	at, rest := n, p.Location
 	for rest != "" && at != nil {
@@ -79,10 +81,13 @@ func (n *node) locate(p api.ProblemField) (out Problem, exact bool) {
 		if next == nil {
 			break
 		}
+		if name, ok := p.Value.(string); ok && left == "" && name == rest && at.get(name) != nil {
+			place = at.get(name).key
+		}
 		out.Line, out.Column, out.Width = place.line, place.column, place.width
 		at, rest = next, left
 	}
-	return out, rest == ""
+	return out, rest
 }
 
 // step goes one step along a location: to the value, the node to point at, and what is left of the location.

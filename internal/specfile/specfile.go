@@ -115,13 +115,10 @@ func read(name string, data []byte, v any, check func() []api.ProblemField) erro
 	d.value(root, reflect.ValueOf(v).Elem(), "")
 	problems := d.problems
 	for _, p := range check() {
-		at, exact := root.locate(p)
-		// A field that could not be read is empty by now. So what is said of a file with such fields is
-		// only what is wrong with values that stand in it, on lines that are not reported already.
-		if len(d.problems) > 0 && (!exact || slices.ContainsFunc(d.problems, func(q Problem) bool { return q.Line == at.Line })) {
-			continue
+		// A field that could not be read has another value by now, so that more than itself may look wrong.
+		if at, left := root.locate(p); !d.explains(at, left) {
+			problems = append(problems, at)
 		}
-		problems = append(problems, at)
 	}
 	slices.SortStableFunc(problems, func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
 	if len(problems) > 0 {
