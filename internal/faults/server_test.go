@@ -222,7 +222,7 @@ func TestSecondServerIsRefused(t *testing.T) {
 		p := newProgram(t, args...)
 		p.cmd.Env = h.env()
 		p.start()
-		p.says(1, h.data, "in use by another server", fmt.Sprintf("process %d", h.srv.pid()))
+		p.says(1, "data directory "+h.data+": in use by another server", fmt.Sprintf("process %d", h.srv.pid()))
 		if n := strings.Count(p.stderr.String(), "\n"); n != 1 {
 			t.Errorf("%d lines: %s", n, p.stderr)
 		}

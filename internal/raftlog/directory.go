@@ -115,11 +115,8 @@ func lockDirectory(path string) (*os.File, error) {
 			return nil, fmt.Errorf("data directory %s: lock: %w", path, err)
 		}
 		b, _ := os.ReadFile(name)
-		pid, err := strconv.Atoi(string(bytes.TrimSpace(b)))
-		if err != nil { // it has the lock and has not written its pid yet
-			return nil, fmt.Errorf("data directory %s: %w", path, ErrLocked)
-		}
-		return nil, fmt.Errorf("data directory %s: %w, process %d", path, ErrLocked, pid)
+		pid, _ := strconv.Atoi(string(bytes.TrimSpace(b))) // it may have the lock and not have written its pid yet
+		return nil, fmt.Errorf("data directory %s: %w", path, &LockedError{pid})
 	}
 	// The pid is for people. If the disk is full it is missing, and that is all.
 	if err := f.Truncate(0); err == nil {

@@ -37,6 +37,23 @@ var (
 	ErrNotEmpty = errors.New("not empty")
 )
 
+// LockedError is ErrLocked with the server that has the directory.
+type LockedError struct {
+	// Pid is its process; 0: not known.
+	Pid int
+}
+
+// Error names the process.
+func (e *LockedError) Error() string {
+	if e.Pid == 0 {
+		return ErrLocked.Error()
+	}
+	return fmt.Sprintf("%v, process %d", ErrLocked, e.Pid)
+}
+
+// Unwrap makes it an ErrLocked.
+func (e *LockedError) Unwrap() error { return ErrLocked }
+
 // StorageError is the first error that the disk under the log gave. There is
 // no second: everything after it is refused with this one.
 type StorageError struct {

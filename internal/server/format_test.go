@@ -124,7 +124,7 @@ func bareServer(t *testing.T, readable state.Format) (*Server, ledger) {
 
 func TestOlderServerHoldsTheGate(t *testing.T) {
 	s, l := bareServer(t, state.FormatFirst)
-	if err := s.raiseFormat(t.Context(), l); err == nil || !strings.Contains(err.Error(), "reads only up to 1; upgrade it first") {
+	if err := s.raiseFormat(t.Context(), l, false); err == nil || !strings.Contains(err.Error(), "reads only up to 1; upgrade it first") {
 		t.Errorf("a leader whose loops need more than a server of its cluster reads: %v", err)
 	}
 	_, _, err := l.Propose(t.Context(), &state.NodeGone{ID: "n1", UnlessHeld: true})
@@ -135,12 +135,28 @@ func TestOlderServerHoldsTheGate(t *testing.T) {
 		t.Errorf("it was written: the log is at %d", i)
 	}
 	s.readable = func() state.Format { return state.FormatNewest }
-	if err := s.raiseFormat(t.Context(), l); err != nil {
+	if err := s.raiseFormat(t.Context(), l, false); err != nil {
 		t.Fatal(err)
 	}
 	// The node is not there: it is the state that refuses it now.
 	if _, _, err := l.Propose(t.Context(), &state.NodeGone{ID: "n1", UnlessHeld: true}); !muster.IsKind(err, muster.FaultNotFound) {
 		t.Errorf("once every server reads it: %v", err)
+	}
+}
+
+// The format of a new data directory is no news: no older version has opened it.
+func TestFormatOfNewDirectoryIsNotLogged(t *testing.T) {
+	for fresh, want := range map[bool]int{true: 0, false: 1} {
+		s, l := bareServer(t, state.FormatNewest)
+		var log strings.Builder
+		s.log = slog.New(slog.NewTextHandler(&log, nil))
+		if err := s.raiseFormat(t.Context(), l, fresh); err != nil {
+			t.Fatal(err)
+		}
+		meta := s.state.Latest().Meta()
+		if n := strings.Count(log.String(), "log format raised"); n != want || meta.LogFormat() != state.FormatNewest {
+			t.Errorf("new directory: %v: logged %d times, want %d; the format is %d", fresh, n, want, meta.LogFormat())
+		}
 	}
 }
 

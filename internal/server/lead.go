@@ -40,10 +40,11 @@ const destroyTime = 30 * time.Second
 // earlier leaders confirmed, so requests that read the state may be answered from then on.
 func (s *Server) lead(ctx context.Context, term uint64) error {
 	l := ledger{s.state, s.raft.Propose, s.times.commits}
+	fresh := s.state.Latest().Meta().Term == 0
 	if err := s.beginTerm(ctx, l, term); err != nil {
 		return err
 	}
-	if err := s.raiseFormat(ctx, l); err != nil {
+	if err := s.raiseFormat(ctx, l, fresh); err != nil {
 		return err
 	}
 	s.caughtUp.Store(true)
@@ -168,8 +169,9 @@ func (s *Server) beginTerm(ctx context.Context, l ledger, term uint64) error {
 
 // raiseFormat raises the log format to the newest one that every server of the cluster reads. It
 // cannot be undone: older versions refuse the data directory from then on. A server that reads less
-// than FormatFloor keeps the cluster without a leader of this version.
-func (s *Server) raiseFormat(ctx context.Context, l ledger) error {
+// than FormatFloor keeps the cluster without a leader of this version. fresh says that the data
+// directory is new: no older version could have opened it, so nothing is logged.
+func (s *Server) raiseFormat(ctx context.Context, l ledger, fresh bool) error {
 	meta := s.state.Latest().Meta()
 	has, can := meta.LogFormat(), s.readable()
 	if max(has, can) < state.FormatFloor {
@@ -180,6 +182,9 @@ func (s *Server) raiseFormat(ctx context.Context, l ledger) error {
 	}
 	if _, _, err := l.Propose(ctx, &state.FormatRaised{Format: can, By: s.opts.Version}); err != nil {
 		return fmt.Errorf("raise the log format from %d to %d: %w", has, can, err)
+	}
+	if fresh {
+		return nil
 	}
 	s.log.Info("log format raised; older versions of muster no longer open this data directory", "from", has, "to", can)
 	return nil

@@ -264,6 +264,10 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	s.raft, err = raftlog.Open(raftlog.Config{
 		Dir: filepath.Join(cfg.DataDir, "log"), Machine: machine{s.state}, Logger: opts.Logger, LowWater: lowWater(cfg.LowWater), Fatal: opts.Fatal,
 	})
+	// The log is in a directory below; users know the one that they have named.
+	if locked := (*raftlog.LockedError)(nil); errors.As(err, &locked) {
+		return nil, fmt.Errorf("data directory %s: %w", cfg.DataDir, locked)
+	}
 	if err != nil {
 		return nil, err
 	}
