@@ -110,7 +110,7 @@ func inContext(name string, p Place) (place Place, used bool, err error) {
 	}
 	c := all.Named(name)
 	if c == nil {
-		return p, false, unknown(fmt.Sprintf("there is no context %q; there are %s (`muster context list`)", name, strings.Join(all.Names(), ", ")))
+		return p, false, badContext(fmt.Sprintf("there is no context %q; there are %s (`muster context list`)", name, strings.Join(all.Names(), ", ")))
 	}
 	p.DataDir = c.DataDir
 	if p.Token.IsZero() {

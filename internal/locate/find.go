@@ -47,6 +47,15 @@ type Place struct {
 // ErrUnknown says that nothing tells where a server is.
 var ErrUnknown = errors.New("no server is known here; start one with `muster dev`, or give --addr, --data-dir or MUSTER_ADDR")
 
+// ErrContext says that the context that was given is none, or not all that was given.
+var ErrContext = errors.New("wrong context")
+
+// badContext is ErrContext in other words.
+type badContext string
+
+func (b badContext) Error() string        { return string(b) }
+func (b badContext) Is(target error) bool { return target == ErrContext }
+
 // unknown is ErrUnknown in other words.
 type unknown string
 
@@ -57,7 +66,7 @@ func (u unknown) Is(target error) bool { return target == ErrUnknown }
 // of the given or the current context, else of the server that this user started last.
 func Find(g Given) (Place, error) {
 	if g.Context != "" && (g.Address != "" || g.DataDir != "") {
-		return Place{}, errors.New("a context says where the server is; give it, or an address or a data directory")
+		return Place{}, badContext("a context says where the server is; give it, or an address or a data directory")
 	}
 	p := Place{Address: g.Address, DataDir: g.DataDir, Token: muster.NewSecret(g.Token), From: "the given address"}
 	switch {

@@ -137,6 +137,8 @@ func explain(err error) (int, string) {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return ExitInterrupted, ""
+	case errors.Is(err, locate.ErrContext):
+		return ExitUsage, text
 	case errors.Is(err, locate.ErrUnknown):
 		return ExitUnreachable, text
 	case client.IsUnreachable(err):

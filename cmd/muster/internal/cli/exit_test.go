@@ -32,6 +32,7 @@ func TestExitCodes(t *testing.T) {
 		{ExitSilently(7), 7, ""},
 		{ErrInterrupted, ExitInterrupted, ""},
 		{fmt.Errorf("reading: %w", context.Canceled), ExitInterrupted, ""},
+		{locate.ErrContext, ExitUsage, locate.ErrContext.Error()},
 		{locate.ErrUnknown, ExitUnreachable, locate.ErrUnknown.Error()},
 		{refused(http.StatusNotFound, "not-found"), ExitFailed, "broken"},
 		{refused(http.StatusBadRequest, ""), ExitUsage, "broken"},

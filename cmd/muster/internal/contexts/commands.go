@@ -60,7 +60,12 @@ func listCommand(a *cli.App) *cobra.Command {
 		}
 		list := []shown{local}
 		for _, c := range all.Contexts {
-			list = append(list, shown{c.Name, c.Name == current, c.Address, c.DataDir, c.Token != "" || c.DataDir != ""})
+			one := shown{c.Name, c.Name == current, c.Address, c.DataDir, c.Token != "" || c.DataDir != ""}
+			// The directory says where its server listens, or listened last.
+			if s, err := locate.ReadServer(c.DataDir); c.Address == "" && err == nil {
+				one.Address = s.Address
+			}
+			list = append(list, one)
 		}
 		if a.JSON {
 			return a.PrintJSON(list)
@@ -71,7 +76,7 @@ func listCommand(a *cli.App) *cobra.Command {
 			if c.Current {
 				mark = "*"
 			}
-			rows = append(rows, []string{mark, c.Name, term.OrDash(c.Address), term.OrDash(c.DataDir)})
+			rows = append(rows, []string{mark, c.Name, cmp.Or(c.Address, "never started"), term.OrDash(c.DataDir)})
 		}
 		a.PrintTable([]string{"", "CONTEXT", "ADDRESS", "DATA DIRECTORY"}, rows)
 		return nil
