@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -36,6 +37,8 @@ type follower struct {
 	notes bool
 	// giveUp is for how long attempts that fail for reasons outside are repeated; 0: not known.
 	giveUp api.Duration
+	// on are the failures that are retried, as the job says it.
+	on []string
 	// detail, if set, is told what the start of an allocation is at; "" when it runs.
 	detail func(text string)
 	// runs, if set, is called for each allocation that is heard to run.
@@ -389,10 +392,31 @@ func (f *follower) note(al *api.Alloc) {
 		who = fmt.Sprintf("member %d, attempt %d", al.Index, al.Attempt)
 	}
 	f.out.screen.Say("%s %s: %s", who, al.Outcome, cli.AllocReason(al))
+	if why := notRetried(al, f.on); why != "" {
+		f.out.screen.Say("it is not tried again: %s", why)
+	}
 	if f.giveUp > 0 && !f.outside && al.Failure != nil && al.Failure.Class == string(muster.FailureOutside) {
 		f.outside = true
 		f.out.screen.Say("this is not counted as an attempt of the command; it is tried again for up to %s, and Ctrl-C stops the job", f.giveUp)
 	}
+}
+
+// notRetried says why a failure of the command is not among those that the job retries; "" if it is,
+// or if the job names none.
+func notRetried(al *api.Alloc, on []string) string {
+	retried, err := api.ParseRestartOn(on)
+	if len(on) == 0 || err != nil || al.Failure == nil || al.Failure.Class != string(muster.FailureUser) {
+		return ""
+	}
+	what, code := "a failure of kind "+al.Failure.Reason, 0
+	if al.ExitCode != nil && al.Failure.Reason == string(muster.ReasonExit) {
+		code = *al.ExitCode
+		what = fmt.Sprintf("exit code %d", code)
+	}
+	if retried.Matches(muster.Reason(al.Failure.Reason), code) {
+		return ""
+	}
+	return fmt.Sprintf("%s is not in --on (restart.on), which is %s", what, strings.Join(on, ","))
 }
 
 // pump gives what waits to be read to readers, as far as there are places.

@@ -204,7 +204,7 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 		// Stdout has the job as JSON at its end, and nothing else.
 		out.streams = nil
 	}
-	f := &follower{cl: cl, key: key, uid: done.UID, version: done.Version, out: out, index: -1, notes: !r.quiet, giveUp: spec.Restart.GiveUp}
+	f := &follower{cl: cl, key: key, uid: done.UID, version: done.Version, out: out, index: -1, notes: !r.quiet, giveUp: spec.Restart.GiveUp, on: spec.Restart.On}
 	// Events are heard from the submission on, so none is missed.
 	after := strconv.FormatUint(done.Index, 10)
 	// The job was there before, so its first events may be gone: it begins with what there is.

@@ -145,6 +145,22 @@ func TestRunSecondAttempt(t *testing.T) {
 	s.Muster(nil, "run", "--attempts", "2", "--on", "any", "--", "x").Check(t, 0, "first\nsecond\n", "muster: job run-1\nmuster: attempt 1 failed: exit code 5\n")
 }
 
+// Who restricts what is retried learns why a failure was not.
+func TestRunSaysWhyItIsNotRetried(t *testing.T) {
+	for code, want := range map[int]string{
+		3: "muster: attempt 1 failed: exit code 3\nmuster: it is not tried again: exit code 3 is not in --on \\(restart.on\\), which is 5,7-9\n",
+		8: "muster: attempt 1 failed: exit code 8\n",
+	} {
+		s := newServer(t)
+		s.OnSubmit = func(s *clitest.Server) {
+			s.Start(0, 1)
+			s.End(0, 1, code)
+			s.EndJob("failed", "")
+		}
+		s.Muster(nil, "run", "--on", "5,7-9", "--", "x").Check(t, code, "", "muster: job run-1\n"+want)
+	}
+}
+
 // What an attempt printed comes before the line that says how it ended.
 func TestRunPrintsBeforeItTells(t *testing.T) {
 	for range 20 { // which one was first was a matter of chance
