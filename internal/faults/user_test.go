@@ -118,7 +118,7 @@ func TestContainersOfAnOrdinaryUser(t *testing.T) {
 	}
 	show := h.cli("node", "show", a.Node)
 	show.says(0)
-	for _, said := range []string{"an ordinary user has no file systems in files", "network bridge does not work here"} {
+	for _, said := range []string{"An ordinary user cannot mount file systems from files", "Network bridge does not work here"} {
 		if !strings.Contains(show.stdout.String(), said) {
 			t.Errorf("muster node show does not say %q:\n%s", said, show.stdout)
 		}

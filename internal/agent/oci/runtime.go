@@ -240,11 +240,11 @@ func (r *Runtime) rootless() bool { return r.config.UserIDs > 0 }
 // userProblems are what containers of an ordinary user lack beside limits, which the cgroups are asked for.
 func (r *Runtime) userProblems() (all []string) {
 	if r.config.UserIDs == 1 {
-		all = append(all, "containers have one user, root: programs that become another user in them fail, as apt-get and databases do ("+r.config.UserWhy+")")
+		all = append(all, "containers have one user, root; programs that become another user fail in them, as apt-get and databases do: "+r.config.UserWhy)
 	}
 	return append(all,
-		"containers run as an ordinary user: who gets out of one has the rights of this user, and so all files of this agent",
-		"disk is not limited but for those who ask for a size, and that is in memory: an ordinary user has no file systems in files",
+		"containers run with the rights of the agent's user; a program that escapes from one can read and change all files of this user",
+		"disk is not limited, except for jobs that ask for a size, which have it in memory; an ordinary user cannot mount file systems from files",
 	)
 }
 
@@ -272,7 +272,7 @@ func (r *Runtime) try(ctx context.Context) error {
 		do      func() (undo func())
 	}
 	ways := []without{
-		{"disk is not limited but for those who ask for a size, and that is in memory: file systems in files cannot be had here", func() func() {
+		{"disk is not limited, except for jobs that ask for a size, which have it in memory; file systems from files cannot be mounted here", func() func() {
 			if !r.loops {
 				return nil
 			}

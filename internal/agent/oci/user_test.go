@@ -233,7 +233,7 @@ func TestProblemsOfOrdinaryUser(t *testing.T) {
 		return
 	}
 	all := strings.Join(newUserRuntime(t, noGroups).Problems(), "\n")
-	for _, part := range []string{"memory limits are not enforced", "containers have one user, root", "has the rights of this user", "disk is not limited"} {
+	for _, part := range []string{"memory limits are not enforced", "containers have one user, root", "with the rights of the agent's user", "disk is not limited"} {
 		if !strings.Contains(all, part) {
 			t.Errorf("nothing is said of %q in %s", part, all)
 		}

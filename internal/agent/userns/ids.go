@@ -51,7 +51,7 @@ func subordinates() (uids, gids span, err error) {
 	uid := strconv.Itoa(os.Getuid())
 	u, err := user.LookupId(uid)
 	if err != nil {
-		return span{}, span{}, fmt.Errorf("the user %s has no entry in /etc/passwd", uid)
+		return span{}, span{}, fmt.Errorf("the user %s has no entry in /etc/passwd, which newuidmap needs; run Muster as a user that has one, for example made with `useradd --create-home NAME`", uid)
 	}
 	for _, program := range []string{"newuidmap", "newgidmap"} {
 		if _, err := exec.LookPath(program); err != nil {

@@ -81,9 +81,9 @@ func openTar(a *cli.App, file string) (in io.ReadCloser, size int64, shown strin
 	switch {
 	case err != nil:
 	case info.IsDir():
-		err = fmt.Errorf("%s is a directory; pack an OCI layout with `tar -C %s -c . | muster image load -`", file, file)
+		err = cli.Usage(fmt.Errorf("%s is a directory; pack an OCI layout with `tar -C %s -c . | muster image load -`", file, file))
 	case info.Size() == 0 && info.Mode().IsRegular():
-		err = fmt.Errorf("%s is empty; save the image again", file)
+		err = cli.Usage(fmt.Errorf("%s is empty; save the image again", file))
 	}
 	if err != nil {
 		_ = f.Close()

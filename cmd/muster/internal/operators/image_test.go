@@ -1,6 +1,8 @@
 package operators
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -27,4 +29,16 @@ func TestImage(t *testing.T) {
 	}
 	s.Muster(nil, "image", "prune", "--node", "n1").Check(t, 0, "n1 1MiB freed\n", "")
 	s.Muster(nil, "image", "prune", "--all", "--pool", "p").Check(t, 0, "n1 3MiB freed\nn2 3MiB freed\n", "")
+}
+
+// A file that is no image is a mistake of the command line, found before the server is asked.
+func TestLoadOfWhatIsNoImage(t *testing.T) {
+	s := newServer(t)
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty.tar")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Muster(nil, "image", "load", empty).Check(t, 2, "", "muster: .*empty.tar is empty; save the image again\n")
+	s.Muster(nil, "image", "load", dir).Check(t, 2, "", "muster: .* is a directory; pack an OCI layout with .*\n")
 }

@@ -7,6 +7,8 @@ import (
 	"sort"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -214,9 +216,24 @@ func printNode(a *cli.App, n *api.Node) {
 		"Price", fmt.Sprintf("%g an hour", n.Price), "Instance", n.Instance,
 		"Stage", n.Stage, "Health", n.Health, "Intent", intentText(n, now), "Takes work", map[bool]string{true: "yes", false: "no"}[n.Schedulable], "Reason", n.Reason, "Provider error", n.Trouble,
 		"Capacity", amount(n.Capacity), "Used", amount(n.Used), "Allocations", fmt.Sprint(n.Allocs),
-		"Containers", containersOf(n), "Uses", usageOf(n.Usage), "Problems", strings.Join(n.Problems, "; "),
+		"Containers", containersOf(n), "Uses", usageOf(n.Usage), "Problems", strings.Join(sentences(n.Problems), "\n"),
 		"Agent", n.AgentVersion, "Attributes", strings.Join(attributes, " "),
 		"Lease", leaseText(n.Lease), "Boot error", n.BootError, "Sidelined", sidelinedText(n, now), "Own failures", failuresText(n, now), "Warm", strings.Join(n.Warm, " "),
 		"Launched", at(&n.Launched), "Joined", at(n.Joined), "Gone", at(n.Gone),
 	)
+}
+
+// sentences are the problems of a node as sentences, one line each. An agent writes them in one
+// piece, with semicolons.
+func sentences(problems []string) (lines []string) {
+	for _, p := range problems {
+		parts := strings.Split(p, "; ")
+		for i, part := range parts {
+			if r, n := utf8.DecodeRuneInString(part); unicode.IsLetter(r) && !strings.HasPrefix(part, "muster") {
+				parts[i] = string(unicode.ToUpper(r)) + part[n:]
+			}
+		}
+		lines = append(lines, "- "+strings.TrimSuffix(strings.Join(parts, ". "), ".")+".")
+	}
+	return lines
 }
