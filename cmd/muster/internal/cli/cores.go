@@ -50,8 +50,13 @@ func (l *length) Set(text string) error {
 	return err
 }
 
-// String is the duration. None is "0s", which help texts leave out.
-func (l *length) String() string { return time.Duration(*l).String() }
+// String is the duration; "0" for none, which help texts leave out.
+func (l *length) String() string {
+	if *l == 0 {
+		return "0"
+	}
+	return time.Duration(*l).String()
+}
 
 // Type is what help texts name the value.
 func (l *length) Type() string { return "duration" }

@@ -37,3 +37,14 @@ func TestDurationsInFlagsAreThoseOfFiles(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A default of none is not shown: the text says what it stands for.
+func TestNoDurationIsNoDefaultInHelp(t *testing.T) {
+	var d time.Duration
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	DurationVar(f, &d, "for", 0, "how long (default: until it is over)")
+	DurationVar(f, &d, "every", time.Minute, "how often")
+	if help := f.FlagUsages(); strings.Count(help, "default") != 2 || !strings.Contains(help, "(default 1m0s)") {
+		t.Error(help)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -62,7 +63,7 @@ func devCommand(a *cli.App, d Drivers) *cobra.Command {
 		o.Logger = newLogger(a.Stderr, cfg.Log)
 		err = serve(ctx, cfg, o)
 		if err == nil && !o.Ephemeral {
-			fmt.Fprintf(a.Stderr, "muster: what runs keeps running; `muster dev --data-dir %s` continues with it, and then `muster job stop` ends it\n", term.ShellWords([]string{cfg.DataDir}))
+			fmt.Fprint(a.Stderr, stays(cfg.DataDir))
 		}
 		return err
 	})
@@ -72,6 +73,18 @@ func devCommand(a *cli.App, d Drivers) *cobra.Command {
 	c.Flags().StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	nodeFlag(c, &node)
 	return c
+}
+
+// stays says what of a data directory outlives its server, and how to end it; "" if nothing does.
+func stays(dataDir string) string {
+	agents, _ := filepath.Glob(filepath.Join(dataDir, "local", "i-*"))
+	if len(agents) == 0 {
+		return ""
+	}
+	again := "muster dev --data-dir " + term.ShellWords([]string{dataDir})
+	return fmt.Sprintf("muster: %s and what runs there keep running; `%s` continues with them\n"+
+		"muster: to end them too, start it again, stop the jobs (`muster job stop`), destroy the nodes (`muster node destroy`), and wait until `muster node list` is empty\n",
+		muster.Counted(len(agents), "agent"), again)
 }
 
 // offHere says what does not work on this host, so that nobody finds it out by a job that waits.
