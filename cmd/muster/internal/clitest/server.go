@@ -47,6 +47,9 @@ type Server struct {
 	Uploads map[string][]byte
 	// Tars are archives of declared outputs, by allocation.
 	Tars map[string][][]byte
+	// HalfSent is called when the first half of an output has been sent, if it is not nil. The other
+	// half follows when it returns.
+	HalfSent func()
 	// Submitted is what was submitted.
 	Submitted []api.JobSubmission
 	// Stopped are the reasons with which the job was stopped.
@@ -163,7 +166,14 @@ func (s *Server) allocations(mux *http.ServeMux) {
 	}))
 	mux.HandleFunc("GET /v1/allocations/{id}/outputs/{n}", s.withAlloc(func(w http.ResponseWriter, r *http.Request, al *api.Alloc) {
 		n, _ := strconv.Atoi(r.PathValue("n"))
-		_, _ = w.Write(s.Tars[al.ID][n])
+		b := s.Tars[al.ID][n]
+		if s.HalfSent != nil {
+			_, _ = w.Write(b[:len(b)/2])
+			_ = http.NewResponseController(w).Flush()
+			b = b[len(b)/2:]
+			s.HalfSent()
+		}
+		_, _ = w.Write(b)
 	}))
 	// Those that live are what commands look through for names.
 	mux.HandleFunc("GET /v1/allocations", func(w http.ResponseWriter, r *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -209,6 +210,31 @@ func TestFetch(t *testing.T) {
 	s.Muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "1").Check(t, 1, "", "muster: job web has no outputs to fetch: .*\n")
 	s.Do(func() { s.Job.Spec.Outputs = nil })
 	s.Muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "1").Check(t, 1, "", "muster: job web declares no outputs; .*\n")
+}
+
+// On a terminal a fetch shows how far it is; --json shows nothing but the answer.
+func TestFetchShowsProgress(t *testing.T) {
+	s := withMixedJob(t)
+	content := tar.Header{Typeflag: tar.TypeReg, Name: "out", Mode: 0o640, Uname: strings.Repeat("x", 1<<20), ModTime: time.Unix(1_600_000_000, 0)}
+	s.Do(func() { s.Tars["u-0-2"] = [][]byte{clitest.Tar(t, content)} })
+	seen := make(chan struct{})
+	see := sync.OnceFunc(func() { close(seen) })
+	defer see()
+	s.HalfSent = func() { <-seen }
+	c := s.Console(t, "job", "fetch", "web", "--index", "0", "--to", t.TempDir())
+	clitest.Until(t, "of 1.0MiB  50%", c.Seen.String)
+	if line := regexp.MustCompile(`out  [0-9.]+KiB of 1.0MiB  50%  [0-9.]+[KM]iB/s`); !line.MatchString(c.Seen.String()) {
+		t.Errorf("%q is shown", c.Seen.String())
+	}
+	see()
+	if code := c.End(t); code != 0 {
+		t.Errorf("exit code %d: %q", code, c.Seen.String())
+	}
+	s.HalfSent = nil
+	c = s.Console(t, "job", "fetch", "web", "--index", "0", "--dest", t.TempDir(), "--json")
+	if code := c.End(t); code != 0 || strings.Contains(c.Seen.String(), "MiB") {
+		t.Errorf("exit code %d: %q", code, c.Seen.String())
+	}
 }
 
 func TestAuth(t *testing.T) {

@@ -148,7 +148,7 @@ func (cp *copier) run(ctx context.Context, args []string) error {
 		defer stop()
 	}
 	for _, s := range sources {
-		cp.moved.begin(s.text)
+		cp.moved.begin(s.text, 0)
 		if dst.inside() {
 			err = cp.into(ctx, s, dst, len(sources) > 1)
 		} else {

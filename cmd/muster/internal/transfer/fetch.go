@@ -30,7 +30,7 @@ type fetched struct {
 // copies: the members that left them are no more trusted than a sandbox.
 func FetchCommand(a *cli.App) *cobra.Command {
 	dest, index := ".", -1
-	c := a.Command("fetch NAME", "Copy the outputs of a job's members", `The outputs that a job file declares are kept when a member has succeeded. They are copied into the folder of --dest; for a job with several members, into one folder each, named by the index. Existing files are replaced. Nothing is written outside an output's own path, nor through symbolic links; links that lead out of it are left out.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c := a.Command("fetch NAME", "Copy the outputs of a job's members", `The outputs that a job file declares are kept when a member has succeeded. They are copied into the folder of --dest; for a job with several members, into one folder each, named by the index. Existing files are replaced. Nothing is written outside an output's own path, nor through symbolic links; links that lead out of it are left out. On a terminal, stderr shows how far the copy is.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		key, cl, job, err := a.Job(ctx, args[0])
 		if err != nil {
 			return err
@@ -39,10 +39,14 @@ func FetchCommand(a *cli.App) *cobra.Command {
 		if index >= job.Count {
 			return cli.Failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, job.Count))
 		}
-		f := &fetcher{app: a, cl: cl, key: key, dest: dest, one: job.Count == 1 || index >= 0, got: []fetched{}}
+		screen := term.NewScreen(a.Stdout, a.Stderr)
+		f := &fetcher{app: a, cl: cl, key: key, dest: dest, one: job.Count == 1 || index >= 0, got: []fetched{}, screen: screen, moved: &moved{screen: screen}}
 		return f.run(ctx, job, index)
 	})
 	c.Flags().StringVar(&dest, "dest", dest, "folder to copy to; created if missing")
+	// Habits of other tools; the help names one spelling.
+	c.Flags().StringVar(&dest, "to", dest, "the same as --dest")
+	_ = c.Flags().MarkHidden("to")
 	c.Flags().IntVar(&index, "index", index, "only this member, without a folder of its own")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
@@ -57,6 +61,9 @@ type fetcher struct {
 	dest string
 	// one says that there is no folder for each member below dest.
 	one bool
+	// screen shows moved, how far the present output is.
+	screen *term.Screen
+	moved  *moved
 	// got is what has arrived.
 	got []fetched
 	// failed counts members of which something has not arrived.
@@ -68,28 +75,9 @@ type fetcher struct {
 // run brings the outputs of all members that have succeeded, or of one. A member whose outputs
 // cannot be had does not keep the others from theirs; only a server that is away ends it.
 func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
-	succeeded := 0
-	for m, err := range f.cl.AllMembers(ctx, f.key, client.MemberQuery{Status: muster.MemberSucceeded}) {
-		if err != nil {
-			return err
-		}
-		// A server of another version may not know the filter.
-		if m.Alloc == "" || m.Status != string(muster.MemberSucceeded) || index >= 0 && m.Index != index {
-			continue
-		}
-		succeeded++
-		err := f.member(ctx, m)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		// The others would fail like this one.
-		if client.IsUnreachable(err) {
-			return err
-		}
-		if err != nil {
-			f.failed++
-			fmt.Fprintf(f.app.Stderr, "muster: member %d: %s\n", m.Index, term.OneLine(err.Error()))
-		}
+	succeeded, err := f.members(ctx, index)
+	if err != nil {
+		return err
 	}
 	if f.app.JSON {
 		if err := f.app.PrintJSON(f.got); err != nil {
@@ -111,6 +99,37 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 		return cli.Failure(fmt.Errorf("job %s declares no outputs; what its members printed is shown by `muster job logs %s`", f.key, f.key))
 	}
 	return cli.Failure(fmt.Errorf("job %s has no outputs to fetch: they are kept when a member has succeeded, and it is %s", f.key, api.JobStatus(job)))
+}
+
+// members brings the outputs of members, one after the other, and counts those that have succeeded.
+// The bar is gone when it returns: what is printed after it must not meet it.
+func (f *fetcher) members(ctx context.Context, index int) (succeeded int, err error) {
+	if !f.app.JSON {
+		defer f.moved.show(ctx)()
+	}
+	for m, err := range f.cl.AllMembers(ctx, f.key, client.MemberQuery{Status: muster.MemberSucceeded}) {
+		if err != nil {
+			return succeeded, err
+		}
+		// A server of another version may not know the filter.
+		if m.Alloc == "" || m.Status != string(muster.MemberSucceeded) || index >= 0 && m.Index != index {
+			continue
+		}
+		succeeded++
+		err := f.member(ctx, m)
+		if ctx.Err() != nil {
+			return succeeded, ctx.Err()
+		}
+		// The others would fail like this one.
+		if client.IsUnreachable(err) {
+			return succeeded, err
+		}
+		if err != nil {
+			f.failed++
+			f.screen.Say("member %d: %s", m.Index, term.OneLine(err.Error()))
+		}
+	}
+	return succeeded, nil
 }
 
 // member brings the outputs of one member. Each is unpacked below its own path only: two outputs
@@ -142,16 +161,21 @@ func (f *fetcher) member(ctx context.Context, m api.Member) error {
 		if u.top == "." {
 			u.top = ""
 		}
+		what := term.OneLine(out.Path)
+		if !f.one {
+			what = fmt.Sprintf("member %d: %s", m.Index, what)
+		}
+		f.moved.begin(what, out.Size)
 		if err := f.output(ctx, muster.AllocID(m.Alloc), n, u); err != nil {
 			return fmt.Errorf("output %s: %w", out.Path, err)
 		}
 		for _, s := range u.skipped {
-			fmt.Fprintf(f.app.Stderr, "muster: member %d: output %s: %s\n", m.Index, term.OneLine(out.Path), term.OneLine(s))
+			f.screen.Say("member %d: output %s: %s", m.Index, term.OneLine(out.Path), term.OneLine(s))
 		}
 		f.left += u.left
 		f.got = append(f.got, fetched{m.Index, out.Path, folder, u.files})
 		if !f.app.JSON {
-			fmt.Fprintln(f.app.Stdout, term.OneLine(filepath.Join(folder, filepath.FromSlash(out.Path))))
+			fmt.Fprintln(f.screen.Stream(client.Stdout), term.OneLine(filepath.Join(folder, filepath.FromSlash(out.Path))))
 		}
 	}
 	return nil
@@ -164,11 +188,12 @@ func (f *fetcher) output(ctx context.Context, id muster.AllocID, n int, u *untar
 		return err
 	}
 	defer func() { _ = r.Close() }()
-	if err := u.unpack(r); err != nil {
+	counted := f.moved.reader(r)
+	if err := u.unpack(counted); err != nil {
 		return err
 	}
 	// The archive's own end is not the stream's: a stream that is cut after it is still cut.
-	_, err = io.Copy(io.Discard, r)
+	_, err = io.Copy(io.Discard, counted)
 	if errors.Is(err, io.EOF) {
 		return nil
 	}

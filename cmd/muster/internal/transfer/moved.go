@@ -21,21 +21,22 @@ type moved struct {
 	screen *term.Screen
 	// n is written by the copy and read by show.
 	n atomic.Int64
-	// total is how much there is to copy, where that is known; else 0.
-	total int64
 
-	// mu guards the two below it.
+	// mu guards what is below it.
 	mu    sync.Mutex
 	what  string
 	began time.Time
+	// total is how much there is to copy, where that is known; else 0.
+	total int64
 }
 
-// begin says what the next source is, and counts from zero.
-func (m *moved) begin(what string) {
+// begin says what the next source is and how much there is to copy, 0 if that is not known. It counts
+// from zero.
+func (m *moved) begin(what string, total int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.n.Store(0)
-	m.what, m.began = what, time.Now()
+	m.what, m.began, m.total = what, time.Now(), total
 }
 
 // bytes is what was copied of the present source.
@@ -79,9 +80,12 @@ func (m *moved) show(ctx context.Context) (stop func()) {
 				return
 			}
 			m.mu.Lock()
-			what, took, n := m.what, time.Since(m.began), m.n.Load()
+			line := ""
+			if !m.began.IsZero() {
+				line = progressLine(m.what, m.n.Load(), m.total, time.Since(m.began))
+			}
 			m.mu.Unlock()
-			m.screen.SetBar(m.line(what, n, took))
+			m.screen.SetBar(line)
 		}
 	}()
 	return func() {
@@ -90,12 +94,12 @@ func (m *moved) show(ctx context.Context) (stop func()) {
 	}
 }
 
-// line is what the bar says after n bytes of a source.
-func (m *moved) line(what string, n int64, took time.Duration) string {
+// progressLine is what the bar says after n bytes of a source. A total of 0 is not known.
+func progressLine(what string, n, total int64, took time.Duration) string {
 	rate := fmt.Sprintf("%s/s", muster.Bytes(float64(n)/max(took.Seconds(), 0.001)))
-	if m.total <= 0 {
+	if total <= 0 {
 		return fmt.Sprintf("%s  %s  %s", what, muster.Bytes(n), rate)
 	}
-	left := term.Remaining(n, m.total-n, took)
-	return fmt.Sprintf("%s  %s of %s  %s  %s", what, muster.Bytes(n), muster.Bytes(m.total), term.Percent(n, m.total), rate) + term.SuffixIf(left != "", "  "+left)
+	left := term.Remaining(n, total-n, took)
+	return fmt.Sprintf("%s  %s of %s  %s  %s", what, muster.Bytes(n), muster.Bytes(total), term.Percent(n, total), rate) + term.SuffixIf(left != "", "  "+left)
 }

@@ -118,11 +118,11 @@ func UploadInputs(ctx context.Context, cl *client.Client, spec *api.JobSpec, fol
 	// Two inputs may have the same content.
 	slices.SortFunc(files, func(a, b localFile) int { return cmp.Compare(a.digest, b.digest) })
 	files = slices.CompactFunc(files, func(a, b localFile) bool { return a.digest == b.digest })
-	m := &moved{screen: screen}
+	m, total := &moved{screen: screen}, int64(0)
 	for _, f := range files {
-		m.total += f.size
+		total += f.size
 	}
-	m.begin("uploading " + muster.Counted(len(files), "file"))
+	m.begin("uploading "+muster.Counted(len(files), "file"), total)
 	if screen != nil {
 		defer m.show(ctx)()
 	}
