@@ -25,6 +25,14 @@ type pageRun struct {
 	// command uses.
 	yaml    []string
 	instead map[string]string
+	// prose says that commands between backticks in the text run as well: the page has few lines of
+	// their own. Each is run once.
+	prose bool
+	// server is a shell script that becomes the server, in place of muster dev. After it has run
+	// something, after waits until its nodes have gone.
+	server, after string
+	// needs is a program without which the page is left out.
+	needs string
 	// container says that the page runs containers: the image web:1 is in web.tar, and its files are in
 	// root.
 	container bool
@@ -32,6 +40,25 @@ type pageRun struct {
 
 // needsRegistry are lines whose images this test cannot pull: no line of another kind may use it.
 const needsRegistry = ""
+
+const (
+	// nodeBefore runs a job named job, and names a node that it was on.
+	nodeBefore = `muster run --name job -- true
+ID=$(muster node list --all --json | jq -r '.nodes[0].id')
+`
+	// hostsBefore makes the files that the configuration of hosts names, and ID a node with work, which
+	// stays when it is drained.
+	hostsBefore = `ssh-keygen -q -t ed25519 -N '' -f id_ed25519
+echo "10.0.0.11 $(cut -d' ' -f1-2 id_ed25519.pub)" > known_hosts
+sed -i "s,/etc/muster/,$PWD/,; s,/var/lib/muster,$PWD/data," hosts.yaml
+muster run --name job -- true
+muster run --detach --name busy -- sleep 1000
+until ID=$(muster node list --json | jq -er '[.nodes[] | select(.allocs > 0)][0].id // empty'); do sleep 0.05; done
+`
+	// noNodes waits until the nodes of a server have gone, which outlive it.
+	noNodes = `while muster node list --json | jq -e '.nodes | length > 0' > /dev/null; do sleep 0.05; done
+`
+)
 
 var pageRuns = []pageRun{
 	{
@@ -101,6 +128,74 @@ sed -i 's/2000/3000/' web.yaml && muster job submit web.yaml`,
 		},
 	},
 	{
+		page:   "docs/hosts.md",
+		needs:  "ssh-keygen",
+		prose:  true,
+		yaml:   []string{"hosts.yaml"},
+		before: hostsBefore,
+		instead: map[string]string{
+			"muster config check -c /etc/muster/muster.yaml": "muster config check -c hosts.yaml",
+			"muster server -c /etc/muster/muster.yaml":       "", // it would use /var/lib, and the hosts are made up
+			"muster provider check lab":                      "muster provider check local",
+			"muster node show ID":                            "muster node show $ID",
+			"muster explain JOB":                             "muster explain job",
+			"muster node drain ID --deadline 10m":            "muster node drain $ID --deadline 10m",
+			"muster node hold ID --reason \"new disk\"":      "muster node hold $ID --reason 'new disk'",
+			"muster node run ID":                             "muster node run $ID",
+		},
+	},
+	{
+		page:   "docs/operations.md",
+		prose:  true,
+		before: nodeBefore + "echo 1 > input",
+		instead: map[string]string{
+			"muster run --input":                 "muster run --input input -- cat input",
+			"muster config check -c FILE":        "muster config check -c muster.yaml",
+			"muster job show":                    "muster job show job",
+			"muster backup FILE":                 "muster backup state.backup",
+			"muster restore FILE --data-dir DIR": "muster restore state.backup --data-dir restored",
+			"muster node show":                   "muster node show $ID",
+			"muster pool resume":                 "muster pool resume dev",
+			"muster-node dial":                   "", // it waits for bytes of a server
+			"muster dev":                         "", // this script has one already
+			"muster server":                      "",
+			"muster dev --data-dir":              "",
+		},
+	},
+	{
+		page:      "docs/volumes.md",
+		prose:     true,
+		container: true,
+		yaml:      []string{"pools.yaml", ""},
+		server: `mkdir -p $D/srv/data $D/srv/results && echo 'print(1)' > $D/srv/data/train.py
+{ sed /^pools:/,\$d muster.yaml | sed 's/name: local/name: lab/'; sed "s,/srv,$D/srv,; s/provider: lab/&\n    idle_timeout: 300ms/" pools.yaml; } > server.yaml
+exec muster server -c server.yaml`,
+		before: "cat web.tar | muster image load -\n" + nodeBefore,
+		instead: map[string]string{
+			"muster run --image python:3.13 -v data:/data -v results:/out:rw -- python /data/train.py": "muster run --image web:1 -v data:/data -v results:/out:rw -- sh -c 'cat /data/train.py > /out/copy' && cmp $D/srv/data/train.py $D/srv/results/copy",
+			"muster node show": "muster node show $ID",
+			"muster explain":   "muster explain job",
+		},
+		after: noNodes,
+	},
+	{
+		page:  "docs/install.md",
+		prose: true,
+		instead: map[string]string{
+			"muster backup FILE": "muster backup state.backup",
+		},
+	},
+	{
+		page:   "docs/gpus.md",
+		prose:  true,
+		before: nodeBefore,
+		instead: map[string]string{
+			"muster run --gpus 1 --image nvidia/cuda:12.6.3-base-ubuntu24.04 -- nvidia-smi": "muster run --gpus 1 -- nvidia-smi 2>&1 | grep 'short of gpu'", // there is none here
+			"muster node show": "muster node show $ID",
+			"muster explain":   "muster explain job",
+		},
+	},
+	{
 		page: "docs/scheduling.md",
 		before: `printf 'name: web\ntype: service\ncommand: [sleep, "1000"]\nresources: {cpu: 0.01, memory: 1MiB}\n' > web.yaml
 printf 'name: train\ncount: 7\ncommand: ["true"]\nresources: {cpu: 0.01, memory: 1MiB}\n' > train.yaml
@@ -121,6 +216,10 @@ func TestPagesRun(t *testing.T) {
 	dir := t.TempDir()
 	var files []string
 	for _, p := range pageRuns {
+		if _, err := exec.LookPath(p.needs); p.needs != "" && err != nil {
+			t.Logf("%s is left out: %v", p.page, err)
+			continue
+		}
 		if p.container && !canRunContainers() {
 			t.Logf("%s is left out: it needs root and crun or runc", p.page)
 			continue
@@ -128,7 +227,7 @@ func TestPagesRun(t *testing.T) {
 		if p.container {
 			image := imagetest.Busybox(t)
 			imagetest.WriteArchive(t, filepath.Join(dir, "web.tar"), "web:1", image)
-			p.before = "cp " + dir + "/web.tar .; mkdir -p root/bin && cp /bin/busybox root/bin"
+			p.before = "cp " + dir + "/web.tar .; mkdir -p root/bin && cp /bin/busybox root/bin\n" + p.before
 		}
 		file := filepath.Join(dir, strings.ReplaceAll(strings.TrimSuffix(p.page, ".md"), "/", "-")+".txt")
 		if err := os.WriteFile(file, []byte(p.script(t)), 0o600); err != nil {
@@ -144,6 +243,7 @@ func TestPagesRun(t *testing.T) {
 }
 
 var (
+	proseLine   = regexp.MustCompile("`(muster(?:-node)? [^`]+)`")
 	musterLine  = regexp.MustCompile(`^(?:\$ )?(?:bin/)?((?:[a-z]+ [^|]*\| )?muster .*)$`)
 	lineComment = regexp.MustCompile(` +# .*$`)
 	imageLine   = regexp.MustCompile(`(?m)^image: .*\n`)
@@ -166,6 +266,20 @@ func (p *pageRun) script(t *testing.T) string {
 	var lines, archive []string
 	used, blocks, fence := map[string]bool{}, 0, ""
 	var yaml []string
+	said := map[string]bool{}
+	add := func(command string) {
+		if other, ok := p.instead[command]; ok {
+			used[command] = true
+			command = other
+		}
+		command = strings.ReplaceAll(command, "RUNNER", `"$RUNNER"`)
+		if claimLine.MatchString(command) {
+			command = "RUNNER=$(" + command + ")"
+		}
+		if command != "" {
+			lines = append(lines, command)
+		}
+	}
 	for _, line := range strings.Split(string(text), "\n") {
 		switch {
 		case strings.HasPrefix(line, "```") && fence == "":
@@ -185,17 +299,13 @@ func (p *pageRun) script(t *testing.T) string {
 			if m == nil {
 				continue
 			}
-			command := lineComment.ReplaceAllString(m[1], "")
-			if other, ok := p.instead[command]; ok {
-				used[command] = true
-				command = other
-			}
-			command = strings.ReplaceAll(command, "RUNNER", `"$RUNNER"`)
-			if claimLine.MatchString(command) {
-				command = "RUNNER=$(" + command + ")"
-			}
-			if command != "" {
-				lines = append(lines, command)
+			add(lineComment.ReplaceAllString(m[1], ""))
+		case p.prose:
+			for _, m := range proseLine.FindAllStringSubmatch(line, -1) {
+				if !said[m[1]] {
+					said[m[1]] = true
+					add(m[1])
+				}
 			}
 		}
 	}
@@ -207,6 +317,11 @@ func (p *pageRun) script(t *testing.T) string {
 	if len(lines) < 3 {
 		t.Errorf("%s: only %d command lines were found: does the pattern still fit?", p.page, len(lines))
 	}
-	return fmt.Sprintf("exec muster dev --listen 127.0.0.1:0 &server&\nready\nexec sh page.sh\nkill -INT server\nwait server\nalone\n-- page.sh --\nset -ex\n%s\n%s\n%s",
-		p.before, strings.Join(lines, "\n"), strings.Join(archive, ""))
+	server := "exec muster dev --listen 127.0.0.1:0 &server&"
+	if p.server != "" {
+		server = "exec sh server.sh &server&"
+		archive = append(archive, "-- server.sh --\n"+p.server+"\n")
+	}
+	return fmt.Sprintf("%s\nready\nexec sh page.sh\nkill -INT server\nwait server\nalone\n-- page.sh --\nset -ex\n%s\n%s\n%s\n%s",
+		server, p.before, strings.Join(lines, "\n"), p.after, strings.Join(archive, ""))
 }
