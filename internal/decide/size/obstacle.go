@@ -73,7 +73,7 @@ func (p *planner) find(q *pool, o *muster.Offering) obstacle {
 			n += t.live
 		}
 		if n >= o.Limit {
-			return obstacle{kind: byMarket, why: fmt.Sprintf("offering %s: at most %d at once, and there are", o.Name, o.Limit)}
+			return obstacle{kind: byMarket, why: fmt.Sprintf("offering %s is at its limit of %s", o.Name, muster.Counted(o.Limit, "instance"))}
 		}
 	}
 	for i := range p.blocks {
