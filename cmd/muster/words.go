@@ -17,7 +17,8 @@ var otherWords = map[string]string{
 	"srun":     "`muster run -- COMMAND` runs a command and prints its output",
 	"salloc":   "no nodes are reserved ahead; `muster run` waits until there is one",
 	"squeue":   "`muster job list --stage live` shows the jobs that wait and run",
-	"sacct":    "`muster job list` shows the jobs, `muster job show JOB` one with its attempts",
+	"sacct":    "`muster history` shows ended jobs with their CPU time, memory and cost, `muster job show JOB` one with its attempts",
+	"seff":     "`muster history --id ID` shows the CPU and the memory that a job has used",
 	"scancel":  "`muster job stop JOB` ends a job",
 	"sinfo":    "`muster node list` shows the nodes, `muster pool list` the pools",
 	"scontrol": "`muster job show JOB` and `muster node show ID` show one, `muster node drain ID` drains a node",
@@ -52,7 +53,7 @@ var otherWords = map[string]string{
 	"restart": "a job that has ended is submitted again, with `muster run` or `muster job submit`",
 	"create":  "`muster run --detach` or `muster job submit` makes a job",
 	"attach":  "`muster job logs -f JOB` follows what a job prints; `muster exec -it JOB -- sh` goes into its sandbox",
-	"volume":  "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH",
+	"volume":  "volumes are named in the configuration of a pool, and used with `muster run --volume NAME:PATH`; docs/volumes.md shows how",
 	"network": "a sandbox's network is `muster run --network none`, bridge or host",
 }
 

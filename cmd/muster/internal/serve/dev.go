@@ -81,7 +81,7 @@ func stays(dataDir string) string {
 	if len(agents) == 0 {
 		return ""
 	}
-	again := "muster dev --data-dir " + term.ShellWords([]string{dataDir})
+	again := typed() + " dev --data-dir " + term.ShellWords([]string{dataDir})
 	return fmt.Sprintf("muster: %s and what runs there keep running; `%s` continues with them\n"+
 		"muster: to end them too, start it again, stop the jobs (`muster job stop`), destroy the nodes (`muster node destroy`), and wait until `muster node list` is empty\n",
 		muster.Counted(len(agents), "agent"), again)
