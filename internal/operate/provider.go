@@ -28,6 +28,9 @@ func (s *Providers) Check(name string, want api.ProviderCheck) (run func(ctx con
 	if want.Timeout == 0 {
 		want.Timeout = api.Duration(checkTimeout)
 	}
+	if want.DryRun && (want.Offering != "" || len(want.Command) > 0) {
+		return nil, problem.Invalid("body.dry_run", "launches nothing, so it goes with neither offering nor command")
+	}
 	if len(want.Command) == 0 {
 		want.Command = []string{"uname", "-a"}
 	}

@@ -31,6 +31,11 @@ func (s *Server) check(ctx context.Context, name muster.ProviderName, want api.P
 		}
 		return muster.Faultf(muster.FaultNotFound, "provider %s: not found; configured are: %s", name, strings.Join(names, ", "))
 	}
+	if want.DryRun {
+		ctx, cancel := context.WithTimeout(ctx, want.Timeout.Std())
+		defer cancel()
+		return check.Dry(ctx, p, say)
+	}
 	return check.Run(ctx, check.Config{
 		Name: name, Provider: p, Dial: l.reach.Dial, StartAgent: l.reach.StartAgent, StartsItself: l.reach.StartsItself, Enter: l.reach.Enter, Leave: l.reach.Leave, Shelter: l.fleet.Shelter, Say: say, Logger: s.log,
 		// The fence is read for each message: the term or the epoch may change during the check.

@@ -28,18 +28,21 @@ func providerCommand(a *cli.App) *cobra.Command {
 // the whole may take minutes, so steps are printed as they come. It costs money, which the help
 // text says before anything else.
 func providerCheckCommand(a *cli.App) *cobra.Command {
-	offering, timeout := "", 10*time.Minute
-	c := a.Command("check NAME [-- COMMAND...]", "Test a provider with a real instance", `Launches one instance, waits for its agent, runs one command there (uname -a), and destroys the instance in any case. You pay for the instance. Exit code 0: every step succeeded.`,
+	offering, timeout, dry := "", 10*time.Minute, false
+	c := a.Command("check NAME [-- COMMAND...]", "Test a provider with a real instance", `Launches one instance, waits for its agent, runs one command there (uname -a), and destroys the instance in any case. You pay for the instance. With --dry-run nothing is launched: it prints what the configuration stands for, as image, subnets and offerings with prices, and what is missing. Exit code 0: every step succeeded.`,
 		cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
 			// The server would take 0 for its own default, which nobody asks for by writing 0.
 			if timeout <= 0 {
 				return cli.Usage(fmt.Errorf("--timeout is %s; give a time above 0s", timeout))
 			}
+			if dry && (offering != "" || len(args) > 1) {
+				return cli.Usage(errors.New("--dry-run launches nothing, so it goes with neither --offering nor a command"))
+			}
 			cl, err := a.Connect()
 			if err != nil {
 				return err
 			}
-			err = cl.CheckProvider(ctx, muster.ProviderName(args[0]), api.ProviderCheck{Offering: offering, Command: args[1:], Timeout: api.Duration(timeout)}, func(p api.CheckProgress) {
+			err = cl.CheckProvider(ctx, muster.ProviderName(args[0]), api.ProviderCheck{Offering: offering, Command: args[1:], DryRun: dry, Timeout: api.Duration(timeout)}, func(p api.CheckProgress) {
 				// The text is the provider's own, and may be anything.
 				if !a.JSON {
 					fmt.Fprintf(a.Stdout, "%-8s %s\n", p.Step, term.OneLine(p.Text))
@@ -66,11 +69,16 @@ func providerCheckCommand(a *cli.App) *cobra.Command {
 
 				return cli.Failure(fmt.Errorf("provider %s: %s", args[0], strings.TrimPrefix(p.Detail, "provider "+args[0]+": ")))
 			}
-			if !a.JSON {
+			switch {
+			case a.JSON:
+			case dry:
+				fmt.Fprintf(a.Stdout, "provider %s: nothing is missing; `muster provider check %s` tries it with an instance\n", args[0], args[0])
+			default:
 				fmt.Fprintf(a.Stdout, "provider %s works\n", args[0])
 			}
 			return nil
 		})
+	c.Flags().BoolVar(&dry, "dry-run", false, "launch nothing: print what the configuration stands for, and what is missing")
 	c.Flags().StringVar(&offering, "offering", "", "which offering to launch (default: the cheapest that is available)")
 	cli.DurationVar(c.Flags(), &timeout, "timeout", timeout, "time limit for launch, boot and command together")
 	return c
