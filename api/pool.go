@@ -31,6 +31,7 @@ type Pool struct {
 	Suspect   *Suspect      `json:"suspect,omitempty" doc:"More of its nodes fail than may be quarantined at once: a cause that they share is more likely than a fault of each of them."`
 	Locality  []LocalityKey `json:"locality,omitempty" doc:"What its nodes have cached or served recently, the most common first, at most 20; in single-pool answers."`
 	Warmth    []LocalityKey `json:"warmth,omitempty" doc:"Deprecated: the former name of locality."`
+	Offers    []PoolOffer   `json:"offers,omitempty" doc:"What it could launch now, the cheapest first; in single-pool answers."`
 	Blocks    []Block       `json:"blocks" doc:"What the provider refused, and until when Muster does not ask again."`
 	Unblocked int           `json:"unblocked,omitempty" doc:"In the answer to resume: how many blocks it ended."`
 	Waiting   []Wait        `json:"waiting" doc:"Waiting members for which nothing is launched, and why; those of all pools that could run them."`
@@ -108,6 +109,22 @@ type Block struct {
 	Until    time.Time `json:"until"`
 	Over     bool      `json:"over,omitempty" doc:"The time is over; one launch at a time is tried until the provider accepts one."`
 	Why      string    `json:"why"`
+}
+
+// PoolOffer is an offering that a pool may launch.
+type PoolOffer struct {
+	Provider  string  `json:"provider"`
+	Offering  string  `json:"offering"`
+	Zone      string  `json:"zone,omitempty"`
+	Market    string  `json:"market"`
+	CPU       float64 `json:"cpu" unit:"cores"`
+	Memory    Size    `json:"memory"`
+	Disk      Size    `json:"disk,omitempty"`
+	Price     float64 `json:"price" doc:"Per hour, in the operator's currency."`
+	PerCore   float64 `json:"per_core" doc:"Price per core and hour."`
+	PerGiB    float64 `json:"per_gib" doc:"Price per GiB of memory and hour."`
+	Available bool    `json:"available" doc:"The provider has it, and nothing blocks it."`
+	Blocked   *Block  `json:"blocked,omitempty" doc:"What the provider refused that covers it."`
 }
 
 // Wait is why members wait although nothing is launched for them.

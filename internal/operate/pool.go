@@ -3,6 +3,7 @@ package operate
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -65,6 +66,13 @@ func (s *Pools) Show(name string) (*api.Pool, error) {
 		}
 		return true
 	})
+	snap.Offerings(func(o *muster.Offering) bool {
+		if o.Provider == p.Provider && p.Covers(o) {
+			out.Offers = append(out.Offers, present.PoolOffer(o, blocks, now))
+		}
+		return true
+	})
+	slices.SortStableFunc(out.Offers, func(a, b api.PoolOffer) int { return cmp.Compare(a.Price, b.Price) })
 	out.Locality = present.Locality(warm)
 	out.Warmth = out.Locality
 	return &out, nil

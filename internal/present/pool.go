@@ -21,6 +21,29 @@ func Block(b *size.Block, now muster.Time) api.Block {
 	}
 }
 
+// PoolOffer shows an offering with the first block that covers it.
+func PoolOffer(o *muster.Offering, blocks []size.Block, now muster.Time) api.PoolOffer {
+	out := api.PoolOffer{
+		Provider: string(o.Provider), Offering: string(o.Name), Zone: o.Zone, Market: string(o.Market),
+		CPU: float64(o.Capacity.CPU) / 1000, Memory: api.Size(o.Capacity.Memory), Disk: api.Size(o.Capacity.Disk),
+		Price: float64(o.Price) / 1e6, Available: o.Available,
+	}
+	if out.CPU > 0 {
+		out.PerCore = out.Price / out.CPU
+	}
+	if out.Memory > 0 {
+		out.PerGiB = out.Price / (float64(out.Memory) / float64(muster.GiB))
+	}
+	for i := range blocks {
+		if b := &blocks[i]; b.Covers(o) {
+			block := Block(b, now)
+			out.Blocked, out.Available = &block, out.Available && block.Over
+			break
+		}
+	}
+	return out
+}
+
 // Wait shows waiting members of one shape and priority for which the fleet launches nothing more.
 func Wait(w *size.Wait) api.Wait {
 	return api.Wait{Priority: w.Priority, Members: w.Members, Reason: w.Reason}
