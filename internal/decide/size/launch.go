@@ -142,13 +142,13 @@ func (v *View) choices(s *shape) ([]choice, string) {
 			why = "provider " + string(q.Provider) + " has not said yet what it offers"
 		}
 		for _, o := range q.offers {
-			obstacle, unsure := fit.OfferingFits(s.Shape, q.Pool, o.Offering)
+			obstacle, _ := fit.OfferingFits(s.Shape, q.Pool, o.Offering)
 			if obstacle.Kind != fit.None {
 				continue
 			}
 			switch v.suit(s, o.class) {
 			case no:
-				why = fmt.Sprintf("nodes of offering %s, as far as seen, do not meet the constraints on %s", o.Name, strings.Join(unsure, ", "))
+				why = fmt.Sprintf("no node of offering %s so far meets %s", o.Name, v.unmet(s, o.class))
 			case yes:
 				s.choices = append(s.choices, choice{pool: q, offer: o})
 			case maybe:
@@ -158,6 +158,18 @@ func (v *View) choices(s *shape) ([]choice, string) {
 	}
 	s.why = why
 	return s.choices, s.why
+}
+
+// unmet is a condition that the nodes of a class that have joined so far do not meet.
+func (v *View) unmet(s *shape, c *class) string {
+	first := ""
+	for like := range v.seen[c.key.kindOfPool] {
+		// Of several, the least in the alphabet: a plan must not depend on the order of a map.
+		if why := fit.Feasible(s.Shape, like.sample); first == "" || why < first {
+			first = why
+		}
+	}
+	return first
 }
 
 // worthOf is what one of the members that are left costs where it is cheapest:
