@@ -1,21 +1,11 @@
 package api
 
-import "time"
-
 // Types of providers that make machines in a cloud.
 const (
 	// ProviderQemu makes virtual machines on the server's own host.
 	ProviderQemu = "qemu"
 	// ProviderEC2 is Amazon's.
 	ProviderEC2 = "ec2"
-	// ProviderHetzner is Hetzner Cloud.
-	ProviderHetzner = "hetzner"
-	// ProviderOpenStack is any OpenStack.
-	ProviderOpenStack = "openstack"
-	// ProviderGCE is Google's.
-	ProviderGCE = "gce"
-	// ProviderAzure is Microsoft's.
-	ProviderAzure = "azure"
 )
 
 // CloudSpec is what a provider of a cloud says beyond what all providers do. Which fields belong to
@@ -23,28 +13,14 @@ const (
 type CloudSpec struct {
 	Region         string   `json:"region,omitempty" doc:"Of ec2: as eu-central-1."`
 	Subnets        []string `json:"subnets,omitempty" doc:"Of ec2: subnets to launch in. The zones of the offerings are theirs."`
-	SecurityGroups []string `json:"security_groups,omitempty" doc:"Of ec2 and openstack: security groups of the instances. They must let the server in on port 22."`
+	SecurityGroups []string `json:"security_groups,omitempty" doc:"Of ec2: security groups of the instances. They must let the server in on port 22."`
 	Profile        string   `json:"instance_profile,omitempty" doc:"Of ec2: IAM instance profile of the instances. Default: none."`
-
-	Subscription  string `json:"subscription,omitempty" doc:"Of azure: id of the subscription."`
-	ResourceGroup string `json:"resource_group,omitempty" doc:"Of azure: resource group of the instances. One of its own per cluster is recommended."`
-	Location      string `json:"location,omitempty" doc:"Of azure: as westeurope."`
-	Subnet        string `json:"subnet,omitempty" doc:"Of azure: resource id of the subnet. Of gce: name of the subnetwork; default: that of the network default."`
-
-	Project string   `json:"project,omitempty" doc:"Of gce: id of the project."`
-	Zones   []string `json:"zones,omitempty" doc:"Of gce, azure and openstack: zones to launch in."`
-
-	Cloud   string `json:"cloud,omitempty" doc:"Of openstack: name of the cloud in clouds.yaml."`
-	Network string `json:"network,omitempty" doc:"Of openstack: name or id of the network of the instances. Of hetzner: name or id of a private network. Default: none."`
-
-	Locations []string `json:"locations,omitempty" doc:"Of hetzner: locations to launch in, as fsn1."`
-	TokenFile string   `json:"token_file,omitempty" doc:"Of hetzner: file with the API token. An absolute path."`
 
 	Image        string   `json:"image,omitempty" doc:"Image of new instances: an alias as debian-12 or ubuntu-24.04, or the cloud's own id. Of qemu: the absolute path of a disk image. What an alias stands for is kept for an hour."`
 	Types        []string `json:"types,omitempty" doc:"Instance types to offer, with * as wildcard, as m7i.*. Default: recent general, compute and memory types up to 32 cores, without GPU."`
-	Markets      []string `json:"markets,omitempty" enum:"on-demand,spot" doc:"Of ec2, gce and azure: markets to launch in. Default: on-demand."`
+	Markets      []string `json:"markets,omitempty" enum:"on-demand,spot" doc:"Of ec2: markets to launch in. Default: on-demand."`
 	Disk         Size     `json:"disk,omitempty" zero:"50GiB" doc:"Size of the root disk. Its price is part of the offering's where the cloud says it. Default: 50GiB."`
-	PublicIP     bool     `json:"public_ip,omitempty" doc:"Give instances a public IPv4 address. Default: false; instances of hetzner then have IPv6 only."`
+	PublicIP     bool     `json:"public_ip,omitempty" doc:"Give instances a public IPv4 address. Default: false."`
 	UserDataFile string   `json:"user_data_file,omitempty" doc:"File with a script (#!) or #cloud-config that cloud-init runs on new instances in addition. An absolute path."`
 
 	Credentials CloudCredentials `json:"credentials,omitzero" doc:"Default: what the tools of the cloud use by themselves, as environment variables, a file in the home directory, or the identity of the machine."`
@@ -54,7 +30,6 @@ type CloudSpec struct {
 	PricesFile  string             `json:"prices_file,omitempty" doc:"YAML file with prices, in the format of prices. An absolute path."`
 	PriceFactor float64            `json:"price_factor,omitempty" zero:"1" doc:"Factor for prices that the cloud says, as 0.8 for a discount of 20 %. Default: 1."`
 
-	MaxLife     Duration          `json:"max_life,omitempty" doc:"Of gce: the cloud itself ends an instance after this time, also if the server never comes back. Default: never."`
 	Endpoint    string            `json:"endpoint,omitempty" doc:"Address of the cloud's API, for tests and private endpoints. Default: the cloud's own."`
 	Accelerator string            `json:"accelerator,omitempty" enum:"kvm,tcg" doc:"Of qemu: default: kvm if it works here, else tcg."`
 	Labels      map[string]string `json:"labels,omitempty" doc:"Further tags of instances, for bills."`
@@ -63,7 +38,7 @@ type CloudSpec struct {
 // CloudCredentials say which credentials to use. Secrets are never values here, but in files.
 type CloudCredentials struct {
 	Profile string `json:"profile,omitempty" doc:"Of ec2: profile in the AWS configuration files."`
-	File    string `json:"file,omitempty" doc:"Of ec2, gce and openstack: credentials file in the format of the cloud's tools. An absolute path."`
+	File    string `json:"file,omitempty" doc:"Of ec2: credentials file in the format of AWS's tools. An absolute path."`
 }
 
 // CloudRates bound the calls to a cloud. Zero: the default of its driver.
@@ -75,8 +50,5 @@ type CloudRates struct {
 
 // CloudTypes are the types of providers that make machines in a cloud.
 func CloudTypes() []string {
-	return []string{ProviderQemu, ProviderEC2, ProviderHetzner, ProviderOpenStack, ProviderGCE, ProviderAzure}
+	return []string{ProviderQemu, ProviderEC2}
 }
-
-// MaxInstanceLife is the longest MaxLife.
-const MaxInstanceLife = Duration(120 * 24 * time.Hour)

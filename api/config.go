@@ -98,7 +98,7 @@ type RetentionConfig struct {
 // ProviderSpec is one configured cloud.
 type ProviderSpec struct {
 	Name      string            `json:"name" doc:"Pools refer to it by this name."`
-	Type      string            `json:"type" enum:"local,static,exec,qemu,ec2,hetzner,openstack,gce,azure" doc:"local: instances are agent processes on the server's own host. static: hosts of your own, reached over SSH. exec: a program of yours makes them (docs/providers.md). qemu: virtual machines on the server's own host. The others are clouds (docs/clouds)."`
+	Type      string            `json:"type" enum:"local,static,exec,qemu,ec2" doc:"local: instances are agent processes on the server's own host. static: hosts of your own, reached over SSH. exec: a program of yours makes them (docs/providers.md). qemu: virtual machines on the server's own host (docs/clouds/qemu.md). ec2: Amazon EC2 (docs/clouds/ec2.md)."`
 	Offerings []OfferingSpec    `json:"offerings,omitempty" doc:"Its offerings, of local, static and qemu; others know them."`
 	SSH       *SSHSpec          `json:"ssh,omitempty" doc:"How instances are reached, of all but local. Clouds need none: the server has a key of its own, and knows the login user of its images."`
 	Hosts     []HostSpec        `json:"hosts,omitempty" doc:"Of static: the hosts."`
@@ -107,7 +107,7 @@ type ProviderSpec struct {
 	Timeout   Duration          `json:"timeout,omitempty" zero:"1m" doc:"Of exec: how long one call may take. Default: 1m."`
 	BootProbe ProbeSpec         `json:"boot_probe,omitzero" doc:"Of all but local: a command that must succeed on a new instance before it gets an agent. A pool can have its own. Default of clouds: cloud-init is done."`
 	// ShutdownEndsBilling is the operator's word for it.
-	ShutdownEndsBilling bool `json:"shutdown_ends_billing,omitempty" doc:"Of exec and openstack: an instance that shuts itself down costs nothing. Pools then have a default lease of 1h."`
+	ShutdownEndsBilling bool `json:"shutdown_ends_billing,omitempty" doc:"Of exec: an instance that shuts itself down costs nothing. Pools then have a default lease of 1h."`
 	CloudSpec
 }
 

@@ -14,50 +14,33 @@ import (
 
 // cloud checks the fields of clouds: none where another type has them, and all that a type needs.
 func (c *checks) cloud(at string, p *api.ProviderSpec) {
-	const (
-		qemu, ec2, hetzner    = api.ProviderQemu, api.ProviderEC2, api.ProviderHetzner
-		openstack, gce, azure = api.ProviderOpenStack, api.ProviderGCE, api.ProviderAzure
-	)
-	all := api.CloudTypes()
-	real := []string{ec2, hetzner, openstack, gce, azure}
+	const ec2 = api.ProviderEC2
+	all, real := api.CloudTypes(), []string{ec2}
 	c.ofTypes(at, p.Type, []fieldOf{
 		{"region", p.Region != "", []string{ec2}},
 		{"subnets", len(p.Subnets) > 0, []string{ec2}},
-		{"security_groups", len(p.SecurityGroups) > 0, []string{ec2, openstack}},
+		{"security_groups", len(p.SecurityGroups) > 0, []string{ec2}},
 		{"instance_profile", p.Profile != "", []string{ec2}},
-		{"subscription", p.Subscription != "", []string{azure}},
-		{"resource_group", p.ResourceGroup != "", []string{azure}},
-		{"location", p.Location != "", []string{azure}},
-		{"subnet", p.Subnet != "", []string{azure, gce}},
-		{"project", p.Project != "", []string{gce}},
-		{"zones", len(p.Zones) > 0, []string{gce, azure, openstack}},
-		{"cloud", p.Cloud != "", []string{openstack}},
-		{"network", p.Network != "", []string{openstack, hetzner}},
-		{"locations", len(p.Locations) > 0, []string{hetzner}},
-		{"token_file", p.TokenFile != "", []string{hetzner}},
 		{"image", p.Image != "", all},
 		{"types", len(p.Types) > 0, real},
-		{"markets", len(p.Markets) > 0, []string{ec2, gce, azure}},
+		{"markets", len(p.Markets) > 0, []string{ec2}},
 		{"disk", p.Disk != 0, real},
 		{"public_ip", p.PublicIP, real},
 		{"user_data_file", p.UserDataFile != "", all},
-		{"credentials", p.Credentials != api.CloudCredentials{}, []string{ec2, gce, openstack}},
+		{"credentials", p.Credentials != api.CloudCredentials{}, []string{ec2}},
 		{"rates", p.Rates != api.CloudRates{}, real},
 		{"prices", len(p.Prices) > 0, real},
 		{"prices_file", p.PricesFile != "", real},
 		{"price_factor", p.PriceFactor != 0, real},
-		{"max_life", p.MaxLife != 0, []string{gce}},
 		{"endpoint", p.Endpoint != "", real},
-		{"accelerator", p.Accelerator != "", []string{qemu}},
+		{"accelerator", p.Accelerator != "", []string{api.ProviderQemu}},
 		{"labels", len(p.Labels) > 0, append([]string{api.ProviderExec}, real...)},
 	})
-	c.absolute(at+".token_file", p.TokenFile)
 	c.absolute(at+".user_data_file", p.UserDataFile)
 	c.absolute(at+".prices_file", p.PricesFile)
 	c.absolute(at+".credentials.file", p.Credentials.File)
 	c.oneOf(at+".accelerator", p.Accelerator, "kvm", "tcg")
 	c.size(at+".disk", p.Disk)
-	c.duration(at+".max_life", p.MaxLife, api.MaxInstanceLife)
 	for i, m := range p.Markets {
 		c.oneOf(validate.Index(at+".markets", i), m, string(muster.OnDemand), string(muster.Spot))
 	}
@@ -82,11 +65,8 @@ func (c *checks) cloud(at string, p *api.ProviderSpec) {
 			c.Add(at+".endpoint", "is %s; write an address, as https://ec2.example.org", validate.Quote(p.Endpoint))
 		}
 	}
-	if p.Credentials.File != "" && p.Credentials.Profile != "" && p.Type != ec2 {
-		c.Add(at+".credentials.profile", "is for providers of type %s", ec2)
-	}
 	c.cloudNeeds(at, p)
-	if strings.ContainsAny(p.Image, " \t\n") && p.Type != openstack {
+	if strings.ContainsAny(p.Image, " \t\n") {
 		c.Add(at+".image", "is %s; it has no spaces", validate.Quote(p.Image))
 	}
 }
@@ -103,23 +83,6 @@ func (c *checks) cloudNeeds(at string, p *api.ProviderSpec) {
 		need("region", p.Region != "", "name the region, as eu-central-1")
 		need("subnets", len(p.Subnets) > 0, "name at least one subnet; `aws ec2 describe-subnets` lists them")
 		need("security_groups", len(p.SecurityGroups) > 0, "name a security group that lets this server in on port 22; `aws ec2 describe-security-groups` lists them")
-	case api.ProviderHetzner:
-		need("token_file", p.TokenFile != "", "name a file with an API token that may read and write; the console makes one under Security, API tokens")
-		need("locations", len(p.Locations) > 0, "name at least one location, as fsn1")
-	case api.ProviderOpenStack:
-		need("cloud", p.Cloud != "", "name the cloud in clouds.yaml")
-		need("network", p.Network != "", "name the network of the instances; `openstack network list` lists them")
-		need("image", p.Image != "", "name an image with cloud-init; `openstack image list` lists them")
-		need("prices", len(p.Prices) > 0 || p.PricesFile != "", "OpenStack knows no prices: give the price per hour of each flavor to offer, 0 if it costs nothing")
-	case api.ProviderGCE:
-		need("project", p.Project != "", "name the project; `gcloud projects list` lists them")
-		need("zones", len(p.Zones) > 0, "name at least one zone, as europe-west1-b")
-		need("prices_file", len(p.Prices) > 0 || p.PricesFile != "", "Google's price list cannot be read by machine type: give prices per hour in prices or in a file")
-	case api.ProviderAzure:
-		need("subscription", p.Subscription != "", "name the subscription's id; `az account show` prints it")
-		need("resource_group", p.ResourceGroup != "", "name the resource group; `az group create` makes one")
-		need("location", p.Location != "", "name the location, as westeurope")
-		need("subnet", p.Subnet != "", "name the subnet by its resource id; `az network vnet subnet list` lists them")
 	case api.ProviderQemu:
 		need("image", p.Image != "", "name a disk image with cloud-init; `make vm-image` builds one")
 		c.absolute(at+".image", p.Image)
@@ -138,7 +101,7 @@ func cloudDefaults(p *api.ProviderSpec) {
 		fill(&p.Disk, defaultCloudDisk)
 		fill(&p.PriceFactor, 1)
 	}
-	if slices.Contains([]string{api.ProviderEC2, api.ProviderGCE, api.ProviderAzure}, p.Type) && len(p.Markets) == 0 {
+	if p.Type == api.ProviderEC2 && len(p.Markets) == 0 {
 		p.Markets = []string{string(muster.OnDemand)}
 	}
 	if p.BootProbe.Command == "" {
@@ -150,7 +113,7 @@ func cloudDefaults(p *api.ProviderSpec) {
 // providers have a lease by default.
 func endsBilling(p *api.ProviderSpec) bool {
 	switch p.Type {
-	case api.ProviderEC2, api.ProviderQemu, api.ProviderGCE:
+	case api.ProviderEC2, api.ProviderQemu:
 		return true
 	}
 	return p.ShutdownEndsBilling
