@@ -101,7 +101,7 @@ func (p resolver) resolveImages(ctx context.Context, types []typeInfo) (out []cl
 	return out, last
 }
 
-// resolveOffers lists the offerings with their prices.
+// resolveOffers says what is wrong with the offerings. Whoever asks for them lists them besides.
 func (p resolver) resolveOffers(ctx context.Context) ([]cloud.Resolved, error) {
 	c, err := p.look(ctx)
 	if err != nil {
@@ -112,14 +112,6 @@ func (p resolver) resolveOffers(ctx context.Context) ([]cloud.Resolved, error) {
 	}
 	var out []cloud.Resolved
 	offers, unpriced := p.offers(c)
-	for i := range offers {
-		o := &offers[i]
-		r := cloud.Resolved{What: "offering", Value: fmt.Sprintf("%s in %s, %s, %s per hour", o.Name, o.Zone, o.Market, o.Price)}
-		if !o.Available {
-			r.Problem = "not available now: the zone has no free address, or does not have the type"
-		}
-		out = append(out, r)
-	}
 	for _, zone := range c.zones() {
 		for _, t := range c.types {
 			if len(p.cfg.Types) > 0 && !slices.Contains(c.zonesOf[t.name], zone) {
