@@ -67,7 +67,7 @@ var rules = []rule{
 	{place: "internal/cloud/clouds", may: []string{".", "api", "internal/cloud", "internal/cloud/..."}, third: []string{"go.yaml.in/yaml/v3"}},
 	{place: "internal/cloud/boot", may: []string{".", "internal/cloud"}, third: []string{"golang.org/x/crypto"}},
 	{place: "internal/cloud/driver", may: []string{".", "internal/cloud"}},
-	{place: "internal/cloud/ec2", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/config"}},
+	{place: "internal/cloud/ec2", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/config", "github.com/aws/smithy-go/logging"}},
 	{place: "internal/cloud/...", may: []string{".", "api", "internal/cloud", "internal/cloud/driver"}, third: []string{"*"}},
 	{place: "internal/cloud", may: []string{".", "api"}},
 	{place: "internal/control/link/allocspec", may: []string{".", "api", "internal/state", "internal/wire/agent"}, pure: true},

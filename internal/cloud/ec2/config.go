@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/smithy-go/logging"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
@@ -218,7 +219,11 @@ func (c *Config) check() error {
 
 // chain is AWS's own way to find credentials.
 func chain(cfg *Config) (aws.CredentialsProvider, error) {
-	options := []func(*config.LoadOptions) error{config.WithRegion(cfg.Region)}
+	// The library would write to stderr by itself. What it says is in the error as well.
+	quiet := logging.LoggerFunc(func(_ logging.Classification, format string, v ...any) {
+		cfg.Logger.Debug("credentials of AWS: "+fmt.Sprintf(format, v...), "provider", cfg.Name)
+	})
+	options := []func(*config.LoadOptions) error{config.WithRegion(cfg.Region), config.WithLogger(quiet)}
 	if cfg.Profile != "" {
 		options = append(options, config.WithSharedConfigProfile(cfg.Profile))
 	}
