@@ -10,8 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -74,19 +76,26 @@ func (p *Provider) create(ctx context.Context, in *cloud.Intent) (*machine, erro
 	case err != nil && !errors.Is(err, os.ErrNotExist):
 		return nil, transient(err)
 	}
-	if err := p.admit(o); err != nil {
+	select {
+	case p.admission <- struct{}{}:
+	case <-ctx.Done():
+		return nil, transient(ctx.Err())
+	}
+	admitted := sync.OnceFunc(func() { <-p.admission })
+	defer admitted()
+	if err := p.admit(o, id); err != nil {
 		// Nothing was made: the directory has only the lock.
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
-	m = &machine{ID: id, Offering: o.Name, Zone: o.Zone, Market: cmp.Or(in.Market, muster.OnDemand), Created: muster.At(time.Now()), dir: dir,
+	m = &machine{ID: id, Capacity: o.Capacity, Offering: o.Name, Zone: o.Zone, Market: cmp.Or(in.Market, muster.OnDemand), Created: muster.At(time.Now()), dir: dir,
 		Tags: cloud.Tags{Owner: p.cfg.Owner, Token: in.Token, Node: in.Node, Pool: in.Pool}}
 	// The record comes first, so that whatever else is there has an owner.
 	for _, step := range []struct {
 		name string
 		do   func() error
 	}{
-		{"record", m.write},
+		{"record", func() error { defer admitted(); return m.write() }},
 		{"seed", func() error { return writeSeed(dir, id, in.Boot.UserData.Reveal()) }},
 		{"disk", func() error { return p.makeDisk(ctx, dir, o.Capacity.Disk) }},
 		{"start", func() error { return p.start(ctx, m, o) }},
@@ -118,45 +127,51 @@ func transient(err error) error {
 	return &muster.Fault{Kind: muster.FaultTransient, Err: err}
 }
 
-// admit refuses what the host cannot hold, or what an offering does not allow.
-func (p *Provider) admit(o *muster.Offering) error {
+// admit refuses what the host cannot hold beside the machines that there are, or what an offering does
+// not allow.
+func (p *Provider) admit(o *muster.Offering, id muster.InstanceID) error {
 	if _, err := os.Stat(p.cfg.Image); err != nil {
 		return &muster.Fault{Kind: muster.FaultInvalid, Field: "image", Message: "`make vm-image` builds one", Err: err}
 	}
-	if o.Limit > 0 {
-		all, err := p.machines()
-		if err != nil {
-			return err
-		}
-		has := 0
-		for _, m := range all {
-			if m.Offering == o.Name && m.Zone == o.Zone {
-				has++
-			}
-		}
-		if has >= o.Limit {
-			return &muster.Fault{Kind: muster.FaultQuota, Message: fmt.Sprintf("offering %s: at most %d at once, and there are", o.Name, o.Limit),
-				Scope: muster.Scope{Offering: o.Name, Zone: o.Zone, Market: cmp.Or(o.Market, muster.OnDemand)}}
-		}
+	all, err := p.everyRecord()
+	if err != nil {
+		return err
 	}
+	// A machine that a create has recorded and not started yet counts too. The machine that a repeated
+	// create completes is not counted twice.
+	all = slices.DeleteFunc(all, func(m *machine) bool { return m.ID == id || m.began() && !m.runs() })
 	scope := muster.Scope{Offering: o.Name, Zone: o.Zone, Market: cmp.Or(o.Market, muster.OnDemand)}
-	available, _, err := memory()
+	if has := p.count(all, o); o.Limit > 0 && has >= o.Limit {
+		return &muster.Fault{Kind: muster.FaultQuota, Message: fmt.Sprintf("offering %s: at most %d at once, and there are", o.Name, o.Limit), Scope: scope}
+	}
+	free, err := p.free()
 	if err != nil {
 		return transient(err)
 	}
-	if need := o.Capacity.Memory + overhead; available < need+reserve {
+	promised := promised(all)
+	free = free.Sub(promised)
+	if need := o.Capacity.Memory + overhead; free.Memory < need+reserve {
 		return &muster.Fault{Kind: muster.FaultCapacity, Scope: scope,
-			Message: fmt.Sprintf("offering %s: a machine needs %s, and of the %s that are available %s stay free for the host", o.Name, need, available, reserve)}
+			Message: fmt.Sprintf("offering %s: a machine needs up to %s; the host has %s left beside what its machines may still take (%s), and %s stay free",
+				o.Name, need, max(0, free.Memory), promised.Memory, reserve)}
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(p.cfg.Dir), &st); err != nil {
-		return transient(err)
-	}
-	if free := muster.Bytes(st.Bavail) * muster.Bytes(st.Bsize); free < diskReserve {
+	if free.Disk < o.Capacity.Disk+diskReserve {
 		return &muster.Fault{Kind: muster.FaultCapacity, Scope: scope,
-			Message: fmt.Sprintf("offering %s: the file system of %s has %s free; machines are created above %s", o.Name, p.cfg.Dir, free, diskReserve)}
+			Message: fmt.Sprintf("offering %s: a machine needs up to %s of disk; the file system of %s has %s left beside what machines may still write (%s), and %s stay free",
+				o.Name, o.Capacity.Disk, p.cfg.Dir, max(0, free.Disk), promised.Disk, diskReserve)}
 	}
 	return nil
+}
+
+// count is how many machines of this owner have an offering.
+func (p *Provider) count(all []*machine, o *muster.Offering) int {
+	n := 0
+	for _, m := range all {
+		if m.Tags.Owner == p.cfg.Owner && m.Offering == o.Name && m.Zone == o.Zone {
+			n++
+		}
+	}
+	return n
 }
 
 // writeSeed writes the files that cloud-init reads, which QEMU shows to the machine as a FAT file

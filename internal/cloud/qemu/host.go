@@ -9,8 +9,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
 )
@@ -22,7 +25,7 @@ const (
 	overhead = 192 * muster.MiB
 	// reserve is how much memory stays free for the host.
 	reserve = 512 * muster.MiB
-	// diskReserve is how much disk is needed for another machine.
+	// diskReserve is how much disk stays free for the host.
 	diskReserve = 2 * muster.GiB
 )
 
@@ -42,6 +45,52 @@ func memory() (available, total muster.Bytes, err error) {
 		}
 	}
 	return available, total, nil
+}
+
+// freeNow is what the host has left at this moment.
+func (p *Provider) freeNow() (muster.Resources, error) {
+	available, _, err := memory()
+	if err != nil {
+		return muster.Resources{}, err
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(p.cfg.Dir), &st); err != nil {
+		return muster.Resources{}, err
+	}
+	return muster.Resources{Memory: available, Disk: muster.Bytes(st.Bavail) * muster.Bytes(st.Bsize)}, nil
+}
+
+// promised is what machines may take beyond what they have taken: QEMU gets memory and disk only as
+// the machine uses them, so what is free now would admit machines that fill the host later.
+func promised(all []*machine) muster.Resources {
+	var sum muster.Resources
+	for _, m := range all {
+		sum.Memory += max(0, m.Capacity.Memory+overhead-m.resident())
+		sum.Disk += max(0, m.Capacity.Disk-m.written())
+	}
+	return sum
+}
+
+// resident is the memory that a machine's process has taken.
+func (m *machine) resident() muster.Bytes {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", m.pid()))
+	if err != nil {
+		return 0 // it does not run yet
+	}
+	var size, pages int64
+	if _, err := fmt.Sscan(string(b), &size, &pages); err != nil {
+		return 0
+	}
+	return muster.Bytes(pages * int64(os.Getpagesize()))
+}
+
+// written is the space that a machine's disk takes.
+func (m *machine) written() muster.Bytes {
+	var st unix.Stat_t
+	if unix.Stat(filepath.Join(m.dir, diskName), &st) != nil {
+		return 0
+	}
+	return muster.Bytes(st.Blocks * 512)
 }
 
 // The limits of the try of KVM: how long it may take, and how many times as long as without it.

@@ -45,6 +45,8 @@ type machine struct {
 	Zone     string              `json:"zone,omitempty"`
 	Market   muster.Market       `json:"market"`
 	Created  muster.Time         `json:"created"`
+	// Capacity is what the machine may take of this host.
+	Capacity muster.Resources `json:"capacity"`
 	// Port on 127.0.0.1 leads to the machine's port 22; 0: QEMU was never started.
 	Port int `json:"port,omitempty"`
 
@@ -119,6 +121,12 @@ func (p *Provider) machines() ([]*machine, error) {
 
 // records are the owner's machines, those that have ended included.
 func (p *Provider) records() ([]*machine, error) {
+	all, err := p.everyRecord()
+	return slices.DeleteFunc(all, func(m *machine) bool { return m.Tags.Owner != p.cfg.Owner }), err
+}
+
+// everyRecord is the machines of all owners, those that have ended included.
+func (p *Provider) everyRecord() ([]*machine, error) {
 	entries, err := os.ReadDir(p.cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, &muster.Fault{Kind: muster.FaultTransient, Message: "machines", Err: err}
@@ -135,7 +143,7 @@ func (p *Provider) records() ([]*machine, error) {
 		case err != nil:
 			// Its owner is not known. An incomplete answer would be worse than none.
 			return nil, &muster.Fault{Kind: muster.FaultTransient, Err: err}
-		case m.Tags.Owner == p.cfg.Owner:
+		default:
 			out = append(out, m)
 		}
 	}

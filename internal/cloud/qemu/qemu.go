@@ -64,6 +64,10 @@ type Provider struct {
 	log *slog.Logger
 	// accel finds out the accelerator, once.
 	accel func() (name, why string)
+	// admission holds one token: machines are counted and recorded by one create at a time.
+	admission chan struct{}
+	// free is the memory and disk that this host has left; tests replace it.
+	free func() (muster.Resources, error)
 	// step is called before each step of a create and a destroy, for tests that stop between them.
 	step func(string) error
 }
@@ -99,7 +103,8 @@ func New(cfg Config) (*Provider, error) {
 	if len(cfg.Offerings) == 0 {
 		cfg.Offerings = []muster.Offering{hostOffering()}
 	}
-	p := &Provider{cfg: cfg, log: cfg.Logger, step: func(string) error { return nil }}
+	p := &Provider{cfg: cfg, log: cfg.Logger, admission: make(chan struct{}, 1), step: func(string) error { return nil }}
+	p.free = p.freeNow
 	p.accel = sync.OnceValues(func() (string, string) { return accelerator(cfg.Accelerator) })
 	return p, nil
 }

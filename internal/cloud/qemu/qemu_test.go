@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -239,6 +240,49 @@ func TestRefusals(t *testing.T) {
 	}
 	if list, _ := p.Leftovers(t.Context()); len(list) != 0 {
 		t.Errorf("refused creates left %v", list)
+	}
+}
+
+// TestMachinesDoNotFillTheHost: what a machine may take counts from its create on, whatever it has
+// taken so far, also of machines that are created at the same time and of another owner.
+func TestMachinesDoNotFillTheHost(t *testing.T) {
+	for name, free := range map[string]muster.Resources{
+		"memory": {Memory: reserve + 5*(64*muster.MiB+overhead)/2, Disk: muster.TiB},
+		"disk":   {Memory: muster.TiB, Disk: diskReserve + 5*64*muster.MiB/2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			p, other := h.open(t, "o", 0), h.open(t, "other", 0)
+			has := func() (muster.Resources, error) {
+				all, err := p.everyRecord()
+				left := free
+				for _, m := range all {
+					left = left.Sub(muster.Resources{Memory: m.resident(), Disk: m.written()})
+				}
+				return left, err
+			}
+			p.free, other.free = has, has
+			first := create(t, other, "first")
+			defer other.Destroy(context.Background(), []muster.InstanceID{first.ID})
+			got := make([]cloud.Created, 3)
+			var wg sync.WaitGroup
+			for i := range got {
+				wg.Go(func() { got[i] = p.Create(t.Context(), []cloud.Intent{intent(muster.Token(strconv.Itoa(i)))})[0] })
+			}
+			wg.Wait()
+			made := 0
+			for _, g := range got {
+				if g.Err == nil {
+					made++
+					p.Destroy(context.Background(), []muster.InstanceID{g.Instance.ID})
+				} else if !muster.IsKind(g.Err, muster.FaultCapacity) || !strings.Contains(g.Err.Error(), "offering small: a machine needs up to") {
+					t.Error(g.Err)
+				}
+			}
+			if made != 1 {
+				t.Errorf("%d machines of three were made, beside one of another owner; two fit", made)
+			}
+		})
 	}
 }
 
