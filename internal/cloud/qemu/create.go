@@ -363,8 +363,13 @@ func end(ctx context.Context, dir string) error {
 	}
 	killCtx, cancelKill := context.WithTimeout(ctx, startTime)
 	defer cancelKill()
-	if !ended(killCtx, dir) {
-		return fmt.Errorf("QEMU, process %d, does not end", pid)
+	for now := pidOf(dir); now != 0; now = pidOf(dir) {
+		if now != pid {
+			return end(ctx, dir) // while it starts QEMU is two processes
+		}
+		if !wait.For(killCtx, 10*time.Millisecond) {
+			return fmt.Errorf("QEMU, process %d, does not end", pid)
+		}
 	}
 	return nil
 }

@@ -160,22 +160,52 @@ func (m *machine) runs() bool { return m.pid() != 0 }
 // deletes its pid file when it ends.
 func (m *machine) began() bool { return m.Port != 0 }
 
-// pidOf is the process of the machine in a directory. A process id may belong to another process by
-// now, so the command line must name the directory.
+// pidOf is the process of the machine in a directory; 0 if none runs. A process id may belong to
+// another process by now, so the command line must name the directory.
 func pidOf(dir string) int {
 	b, err := os.ReadFile(filepath.Join(dir, pidName))
 	if err != nil {
-		return 0
+		return starting(dir)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil || pid <= 1 {
-		return 0
-	}
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !slices.Contains(strings.Split(string(line), "\x00"), filepath.Join(dir, pidName)) {
+	switch {
+	case err != nil:
+		return starting(dir) // it is being written
+	case !isQEMUOf(dir, pid):
 		return 0
 	}
 	return pid
+}
+
+// startingTime is how long QEMU takes at most until it has written its process id.
+const startingTime = 2 * startTime
+
+// starting finds a QEMU that has not written its process id yet. Its server was killed, or has given
+// up waiting, while it started: no other trace of it exists. The record is written just before.
+func starting(dir string) int {
+	st, err := os.Stat(filepath.Join(dir, recordName))
+	if err != nil || time.Since(st.ModTime()) > startingTime {
+		return 0
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && isQEMUOf(dir, pid) {
+			return pid
+		}
+	}
+	return 0
+}
+
+// isQEMUOf reports whether a process is the QEMU of a directory.
+func isQEMUOf(dir string, pid int) bool {
+	if pid <= 1 {
+		return false
+	}
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && slices.Contains(strings.Split(string(line), "\x00"), filepath.Join(dir, pidName))
 }
 
 // lock takes the lock of a machine's directory, which it makes. Of two calls for one machine, in this
@@ -272,6 +302,12 @@ func (p *Provider) isLeft(name string) bool {
 	}
 	dir := filepath.Join(p.cfg.Dir, name)
 	m, err := read(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		// A create or a removal was cut off where there is no record: it is nobody's, and holds nothing
+		// of anybody. A create that has only begun holds the lock, which remove takes.
+		_, err := os.Stat(dir)
+		return err == nil
+	}
 	return err == nil && m.Tags.Owner == p.cfg.Owner && pidOf(dir) == 0
 }
 

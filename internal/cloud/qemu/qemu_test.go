@@ -51,13 +51,34 @@ func (h *host) Open(t *testing.T, owner string) cloud.Provider {
 
 func (h *host) open(t *testing.T, owner string, limit int) *Provider {
 	t.Helper()
-	p, err := New(Config{Name: "here", Owner: owner, Dir: h.dir, Image: h.image, Accelerator: "tcg", KeyFile: "/key",
-		Offerings: []muster.Offering{{Name: "small", Market: muster.OnDemand, Available: true, Limit: limit,
-			Capacity: muster.Resources{CPU: 1000, Memory: 64 * muster.MiB, Disk: 64 * muster.MiB}}}})
+	p, err := New(h.config(owner, limit))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+func (h *host) config(owner string, limit int) Config {
+	return Config{Name: "here", Owner: owner, Dir: h.dir, Image: h.image, Accelerator: "tcg", KeyFile: "/key",
+		Offerings: []muster.Offering{{Name: "small", Market: muster.OnDemand, Available: true, Limit: limit,
+			Capacity: muster.Resources{CPU: 1000, Memory: 64 * muster.MiB, Disk: 64 * muster.MiB}}}}
+}
+
+// running are the QEMU processes with an argument below a directory.
+func running(dir string) []int {
+	var pids []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if strings.HasPrefix(string(line), system) && strings.Contains(string(line), dir+"/") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 func TestConformance(t *testing.T) {
