@@ -283,7 +283,7 @@ func (p *Provider) arguments(m *machine, o *muster.Offering) []string {
 		"-name", string(m.ID), "-daemonize", "-pidfile", in(pidName), "-qmp", "unix:" + in(qmpName) + ",server=on,wait=off",
 		"-M", "q35", "-accel", accel, "-cpu", cpu, "-nodefaults", "-no-reboot", "-display", "none",
 		"-m", strconv.FormatInt(int64(o.Capacity.Memory>>20), 10), "-smp", strconv.FormatInt(max(1, int64(o.Capacity.CPU+999)/1000), 10),
-		"-serial", "file:" + in(consoleName),
+		"-chardev", "file,id=console,append=on,path=" + in(consoleName), "-serial", "chardev:console",
 		"-drive", "file=" + in(diskName) + ",format=qcow2,if=none,id=d0,discard=unmap", "-device", "virtio-blk-pci,drive=d0",
 		"-drive", "driver=vvfat,dir=" + in(seedName) + ",label=cidata,read-only=on,if=none,id=d1", "-device", "virtio-blk-pci,drive=d1",
 		"-netdev", fmt.Sprintf("user,id=n0,hostfwd=tcp:127.0.0.1:%d-:22", m.Port), "-device", "virtio-net-pci,netdev=n0,romfile=",

@@ -249,9 +249,21 @@ func (p *Provider) List(context.Context, string) (cloud.Listing, error) {
 	}
 	out := cloud.Listing{Complete: true}
 	for _, m := range all {
+		m.trimConsole()
 		out.Instances = append(out.Instances, m.instance())
 	}
 	return out, nil
+}
+
+// consoleLimit bounds the console's file. What fills it is the machine, not this host.
+const consoleLimit = 4 << 20
+
+// trimConsole empties a console's file that is too long. QEMU appends to it, so it goes on at its start.
+func (m *machine) trimConsole() {
+	path := filepath.Join(m.dir, consoleName)
+	if st, err := os.Stat(path); err == nil && st.Size() > consoleLimit {
+		_ = os.Truncate(path, 0) // or with the next list
+	}
 }
 
 // SetTags is cloud.Provider's.

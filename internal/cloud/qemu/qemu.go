@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -178,29 +179,63 @@ func (p *Provider) each(ctx context.Context, ids []muster.InstanceID, command st
 	return errs
 }
 
-// noticeName is the file in a machine's directory by which somebody plays a spot notice: it holds the
-// time at which the machine is taken, as 2006-01-02T15:04:05Z. Nothing takes it then.
+// noticeName is the file in a machine's directory by which somebody plays the notice of a cloud.
 const noticeName = "notice"
 
-// Notices is cloud.NoticeReader's.
-func (p *Provider) Notices(context.Context) ([]cloud.Notice, error) {
+// Notices is cloud.NoticeReader's. A machine that is to be taken ends at the time of its notice. A file
+// that cannot be read as a notice is logged: it must not hide the notices of other machines.
+func (p *Provider) Notices(ctx context.Context) ([]cloud.Notice, error) {
 	all, err := p.machines()
 	if err != nil {
 		return nil, err
 	}
 	var out []cloud.Notice
 	for _, m := range all {
-		b, err := os.ReadFile(filepath.Join(m.dir, noticeName))
-		if err != nil {
+		n, err := readNotice(filepath.Join(m.dir, noticeName))
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		at, err := time.Parse(time.RFC3339, strings.TrimSpace(string(b)))
 		if err != nil {
-			return nil, &muster.Fault{Kind: muster.FaultInvalid, Message: "file " + filepath.Join(m.dir, noticeName), Err: err}
+			p.log.Warn("a file of a notice is ignored", "instance", m.ID, "error", err)
+			continue
 		}
-		out = append(out, cloud.Notice{Instance: m.ID, At: muster.At(at)})
+		if n.Instance = m.ID; n.Kind == cloud.NoticeTaken && n.At <= muster.At(time.Now()) {
+			p.log.Info("a machine is taken, as its notice says", "instance", m.ID)
+			_ = qmp(ctx, filepath.Join(m.dir, qmpName), "quit") // it is tried again with the next call
+		}
+		out = append(out, n)
 	}
 	return out, nil
+}
+
+// readNotice reads a notice: a time as 2006-01-02T15:04:05Z, or a duration from the time of the file as
+// 30s, and a kind, which is taken if there is none.
+func readNotice(path string) (cloud.Notice, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return cloud.Notice{}, err
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return cloud.Notice{}, err
+	}
+	n := cloud.Notice{Kind: cloud.NoticeTaken}
+	for _, word := range strings.Fields(string(b)) {
+		kind := cloud.NoticeKind(word)
+		if kind == cloud.NoticeTaken || kind == cloud.NoticeMaintenance || kind == cloud.NoticeAtRisk {
+			n.Kind = kind
+		} else if in, err := time.ParseDuration(word); err == nil {
+			n.At = muster.At(st.ModTime().Add(in))
+		} else if at, err := time.Parse(time.RFC3339, word); err == nil {
+			n.At = muster.At(at)
+		} else {
+			return cloud.Notice{}, fmt.Errorf("%s: %q is no time, no duration, and none of taken, maintenance, at-risk", path, word)
+		}
+	}
+	if n.At == 0 {
+		return cloud.Notice{}, fmt.Errorf("%s: write a time as 2030-01-02T03:04:05Z, or a duration as 30s", path)
+	}
+	return n, nil
 }
 
 // Resolve is cloud.Resolver's.

@@ -307,18 +307,75 @@ func TestMachinesDoNotFillTheHost(t *testing.T) {
 	}
 }
 
+// TestNoticeFile: each form of a notice, one that is nonsense beside them, and a machine that is taken.
 func TestNoticeFile(t *testing.T) {
+	h := newHost(t)
+	p := h.open(t, "o", 0)
+	i, other := create(t, p, "t"), create(t, p, "other")
+	defer p.Destroy(context.Background(), []muster.InstanceID{i.ID, other.ID})
+	write := func(id muster.InstanceID, text string) time.Time {
+		path := filepath.Join(h.dir, string(id), noticeName)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.ModTime()
+	}
+	write(other.ID, "soon")
+	fixed := muster.At(time.Date(2130, 1, 2, 3, 4, 5, 0, time.UTC))
+	for text, want := range map[string]cloud.Notice{
+		"2130-01-02T03:04:05Z\n":           {Kind: cloud.NoticeTaken, At: fixed},
+		"maintenance 2130-01-02T03:04:05Z": {Kind: cloud.NoticeMaintenance, At: fixed},
+		"30s at-risk":                      {Kind: cloud.NoticeAtRisk},
+		"1h":                               {Kind: cloud.NoticeTaken},
+		"taken":                            {},
+		"":                                 {},
+	} {
+		written := write(i.ID, text)
+		if want.Kind == "" {
+			if list, err := p.Notices(t.Context()); err != nil || len(list) != 0 {
+				t.Errorf("%q: %v, %v", text, list, err)
+			}
+			continue
+		}
+		if in, err := time.ParseDuration(strings.Fields(text)[0]); err == nil {
+			want.At = muster.At(written.Add(in))
+		}
+		want.Instance = i.ID
+		if list, err := p.Notices(t.Context()); err != nil || len(list) != 1 || list[0] != want {
+			t.Errorf("%q: %v, %v", text, list, err)
+		}
+	}
+	write(i.ID, "0s")
+	testwait.Until(t, "the machine is taken", func() bool {
+		if _, err := p.Notices(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		list, err := p.List(t.Context(), "")
+		return err == nil && len(list.Instances) == 1 && list.Instances[0].ID == other.ID
+	})
+}
+
+// TestConsoleIsBounded: a machine that prints without end does not fill the disk.
+func TestConsoleIsBounded(t *testing.T) {
 	h := newHost(t)
 	p := h.open(t, "o", 0)
 	i := create(t, p, "t")
 	defer p.Destroy(context.Background(), []muster.InstanceID{i.ID})
-	m, _ := p.mine(i.ID)
-	if err := os.WriteFile(filepath.Join(m.dir, noticeName), []byte("2030-01-02T03:04:05Z\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	list, err := p.Notices(t.Context())
-	if err != nil || len(list) != 1 || list[0].Instance != i.ID || list[0].At.Std().UTC().Year() != 2030 {
-		t.Errorf("%v, %v", list, err)
+	path := filepath.Join(h.dir, string(i.ID), consoleName)
+	for size, want := range map[int64]int64{consoleLimit: consoleLimit, consoleLimit + 1: 0} {
+		if err := os.Truncate(path, size); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.List(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := os.Stat(path); err != nil || st.Size() != want {
+			t.Errorf("%d bytes became %d, want %d (%v)", size, st.Size(), want, err)
+		}
 	}
 }
 
