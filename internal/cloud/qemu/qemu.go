@@ -81,6 +81,8 @@ var (
 	_ cloud.Resolver     = (*Provider)(nil)
 	_ cloud.Suspender    = (*Provider)(nil)
 	_ cloud.Sweeper      = (*Provider)(nil)
+
+	_ cloud.OffersConfigured = (*Provider)(nil)
 )
 
 // maxDir keeps the path of a QMP socket below the 107 bytes that a Unix socket's may have.
@@ -135,6 +137,9 @@ func (p *Provider) Offers(context.Context) ([]muster.Offering, error) {
 	}
 	return out, nil
 }
+
+// OffersConfigured is cloud.OffersConfigured's: the offerings are those of the configuration.
+func (p *Provider) OffersConfigured() {}
 
 // offering finds an offering of this provider.
 func (p *Provider) offering(in *cloud.Intent) *muster.Offering {
