@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -192,11 +193,29 @@ func writeSeed(dir string, id muster.InstanceID, userData string) error {
 	)
 }
 
+// checkImage reports what is wrong with a base image. QEMU is told the format, because a raw image
+// whose first bytes a machine can write would choose other files of the host as its base.
+func checkImage(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("%w; `make vm-image` builds one", err)
+	}
+	defer func() { _ = f.Close() }()
+	var magic [4]byte
+	if _, err := io.ReadFull(f, magic[:]); err != nil || string(magic[:]) != "QFI\xfb" {
+		return fmt.Errorf("%s is no qcow2 file; `make vm-image` builds one, and for a raw image: qemu-img convert -O qcow2 RAW IMAGE", path)
+	}
+	return nil
+}
+
 // makeDisk makes the disk of a machine: the base image, and what the machine has written.
 func (p *Provider) makeDisk(ctx context.Context, dir string, size muster.Bytes) error {
 	image, err := filepath.Abs(p.cfg.Image)
 	if err != nil {
 		return err
+	}
+	if err := checkImage(image); err != nil {
+		return &muster.Fault{Kind: muster.FaultInvalid, Field: "image", Err: err}
 	}
 	disk := filepath.Join(dir, diskName)
 	if err := os.Remove(disk); err != nil && !errors.Is(err, os.ErrNotExist) {

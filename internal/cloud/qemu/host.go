@@ -103,6 +103,9 @@ const (
 	probeSuccess = 33 // what isa-debug-exit makes of the 16 that the boot sector writes: 2 n + 1
 )
 
+// kvmDevice is the device of KVM; tests name another path.
+var kvmDevice = "/dev/kvm"
+
 // bootSector ends the machine by its debug port: mov al, 16; out 0xf4, al; hlt; jmp -3.
 var bootSector = append(append([]byte{0xb0, 0x10, 0xe6, 0xf4, 0xf4, 0xeb, 0xfd}, make([]byte, 503)...), 0x55, 0xaa)
 
@@ -111,7 +114,7 @@ func accelerator(wanted string) (name, why string) {
 	if wanted != "" {
 		return wanted, "configured"
 	}
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	f, err := os.OpenFile(kvmDevice, os.O_RDWR, 0)
 	if err != nil {
 		return "tcg", "without hardware help: " + err.Error()
 	}

@@ -255,13 +255,21 @@ func (p *Provider) Resolve(context.Context) ([]cloud.Resolved, error) {
 		out = append(out, r)
 	}
 	image := cloud.Resolved{What: "image", Value: p.cfg.Image}
-	if _, err := os.Stat(p.cfg.Image); err != nil {
-		image.Problem = fmt.Sprintf("%v; `make vm-image` builds one", err)
+	if err := checkImage(p.cfg.Image); err != nil {
+		image.Problem = err.Error()
 	} else if p.kernel() != "" {
 		image.Value += ", with its kernel beside it"
 	}
 	name, why := p.accel()
-	out = append(out, image, cloud.Resolved{What: "accelerator", Value: name + " (" + why + ")"})
+	accel := cloud.Resolved{What: "accelerator", Value: name + " (" + why + ")"}
+	if p.cfg.Accelerator == "kvm" {
+		if f, err := os.OpenFile(kvmDevice, os.O_RDWR, 0); err != nil {
+			accel.Problem = fmt.Sprintf("%v: add the server's user to the group kvm, or leave accelerator out", err)
+		} else {
+			_ = f.Close()
+		}
+	}
+	out = append(out, image, accel)
 	available, total, err := memory()
 	if err != nil {
 		return nil, &muster.Fault{Kind: muster.FaultTransient, Err: err}
