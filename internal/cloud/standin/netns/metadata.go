@@ -1,0 +1,102 @@
+package netns
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// metadata answers as EC2's metadata service does in its second version: no token, no answer.
+type metadata struct {
+	id     string
+	notice func(id string) (at time.Time, noticed bool)
+
+	mu     sync.Mutex
+	tokens map[string]time.Time
+}
+
+const (
+	tokenTTL   = "X-aws-ec2-metadata-token-ttl-seconds"
+	tokenField = "X-aws-ec2-metadata-token"
+)
+
+func (m *metadata) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPut && r.URL.Path == "/latest/api/token" {
+		m.makeToken(w, r)
+		return
+	}
+	m.mu.Lock()
+	until, ok := m.tokens[r.Header.Get(tokenField)]
+	m.mu.Unlock()
+	if !ok || time.Now().After(until) {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	switch r.URL.Path {
+	case "/latest/meta-data/instance-id":
+		_, _ = w.Write([]byte(m.id))
+		return
+	case "/latest/meta-data/spot/instance-action":
+		if m.notice == nil {
+			break
+		}
+		if at, noticed := m.notice(m.id); noticed {
+			_ = json.NewEncoder(w).Encode(map[string]string{"action": "terminate", "time": at.UTC().Format(time.RFC3339)})
+			return
+		}
+	}
+	// 404 is how the service says that there is no notice.
+	w.WriteHeader(http.StatusNotFound)
+}
+
+func (m *metadata) makeToken(w http.ResponseWriter, r *http.Request) {
+	seconds, err := strconv.Atoi(r.Header.Get(tokenTTL))
+	if err != nil || seconds < 1 || seconds > 21600 {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	token := rand.Text()
+	m.mu.Lock()
+	m.tokens[token] = time.Now().Add(time.Duration(seconds) * time.Second)
+	m.mu.Unlock()
+	w.Header().Set(tokenTTL, strconv.Itoa(seconds))
+	_, _ = w.Write([]byte(token))
+}
+
+// listenInside listens in a network namespace. The thread that enters it is never used for anything
+// else: it ends with its goroutine.
+func listenInside(ctx context.Context, namespace, address string) (net.Listener, error) {
+	type result struct {
+		l   net.Listener
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread()
+		f, err := os.Open("/run/netns/" + namespace)
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		err = errors.Join(unix.Setns(int(f.Fd()), unix.CLONE_NEWNET), f.Close())
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		var c net.ListenConfig
+		l, err := c.Listen(ctx, "tcp4", address)
+		done <- result{l, err}
+	}()
+	r := <-done
+	return r.l, r.err
+}

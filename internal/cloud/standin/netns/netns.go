@@ -1,0 +1,197 @@
+// Package netns makes the machines behind a stand-in of a cloud from network namespaces: each has
+// an OpenSSH server with the keys of its user data, processes of its own, and a metadata service.
+//
+// It needs root, iproute2, util-linux and openssh-server, and serves tests only. Its machines share
+// the host's file system, so they show nothing about images.
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Config is what machines have in common.
+type Config struct {
+	// Dir is where machines keep their files.
+	Dir string
+	// Net is the first two numbers of their addresses, as 10.214. Two users on one host need two.
+	Net string
+	// Notice says when an instance will be taken; nil: never.
+	Notice func(id string) (at time.Time, noticed bool)
+}
+
+// Machines are machines by the ids of their instances.
+type Machines struct {
+	cfg Config
+
+	mu  sync.Mutex
+	all map[string]*machine
+	n   int
+}
+
+// machine is one namespace and its first process.
+type machine struct {
+	id, dir, link string
+	number        int
+	process       *exec.Cmd
+	gone          chan struct{}
+	server        *http.Server
+	stop          sync.Once
+}
+
+// New makes the set. Close ends what it made.
+func New(cfg Config) *Machines {
+	return &Machines{cfg: cfg, all: map[string]*machine{}}
+}
+
+// maxMachines is how many links of four addresses fit below Config.Net in one number.
+const maxMachines = 250
+
+// Start makes the machine of an instance. A machine that was stopped is made again.
+func (m *Machines) Start(id string, document []byte) (address string, err error) {
+	data, err := readUserData(document)
+	if err != nil {
+		return "", err
+	}
+	m.Stop(id)
+	m.mu.Lock()
+	if m.n >= maxMachines {
+		m.mu.Unlock()
+		return "", fmt.Errorf("netns: %d machines were made, and there may be no more", m.n)
+	}
+	m.n++
+	_, last, _ := strings.Cut(m.cfg.Net, ".")
+	one := &machine{id: id, number: m.n, dir: filepath.Join(m.cfg.Dir, id), link: fmt.Sprintf("nv%s-%d", last, m.n), gone: make(chan struct{})}
+	m.mu.Unlock()
+	address = fmt.Sprintf("%s.%d.2", m.cfg.Net, one.number)
+	if err := one.start(m.cfg, data, address); err != nil {
+		one.end()
+		return "", err
+	}
+	m.mu.Lock()
+	m.all[id] = one
+	m.mu.Unlock()
+	return address, nil
+}
+
+// Stop ends a machine and all that runs on it. Safe to repeat.
+func (m *Machines) Stop(id string) {
+	m.mu.Lock()
+	one := m.all[id]
+	delete(m.all, id)
+	m.mu.Unlock()
+	if one != nil {
+		one.end()
+	}
+}
+
+// State reports whether the machine runs.
+func (m *Machines) State(id string) (running bool) {
+	m.mu.Lock()
+	one := m.all[id]
+	m.mu.Unlock()
+	if one == nil {
+		return false
+	}
+	select {
+	case <-one.gone:
+		return false
+	default:
+		return true
+	}
+}
+
+// Close ends all machines.
+func (m *Machines) Close() {
+	m.mu.Lock()
+	all := m.all
+	m.all = map[string]*machine{}
+	m.mu.Unlock()
+	for _, one := range all {
+		one.end()
+	}
+}
+
+func (o *machine) start(cfg Config, data *userData, address string) error {
+	if err := errors.Join(os.MkdirAll(filepath.Join(o.dir, "muster"), 0o700), os.MkdirAll("/var/lib/muster", 0o755), os.MkdirAll("/run/sshd", 0o755)); err != nil {
+		return err
+	}
+	key, authorized := filepath.Join(o.dir, "host_key"), filepath.Join(o.dir, "authorized_keys")
+	config := strings.Join([]string{"ListenAddress " + address, "HostKey " + key, "AuthorizedKeysFile " + authorized, "PidFile none", "UsePAM no",
+		"StrictModes no", "PasswordAuthentication no", "PermitRootLogin prohibit-password", ""}, "\n")
+	for path, text := range map[string]string{key: data.HostKeys.Private, authorized: strings.Join(data.Authorized, "\n") + "\n", o.dir + "/sshd_config": config} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	outside := fmt.Sprintf("%s.%d.1/30", cfg.Net, o.number)
+	for _, args := range [][]string{
+		{"netns", "add", o.id}, {"link", "add", o.link, "type", "veth", "peer", "name", "eth0", "netns", o.id},
+		{"addr", "add", outside, "dev", o.link}, {"link", "set", o.link, "up"},
+		{"-n", o.id, "addr", "add", address + "/30", "dev", "eth0"}, {"-n", o.id, "link", "set", "eth0", "up"}, {"-n", o.id, "link", "set", "lo", "up"},
+		{"-n", o.id, "addr", "add", "169.254.169.254/32", "dev", "lo"},
+	} {
+		if err := ip(args...); err != nil {
+			return err
+		}
+	}
+	l, err := listenInside(context.Background(), o.id, "169.254.169.254:80")
+	if err != nil {
+		return err
+	}
+	o.server = &http.Server{Handler: &metadata{id: o.id, notice: cfg.Notice, tokens: map[string]time.Time{}}, ReadHeaderTimeout: time.Minute}
+	go func() { _ = o.server.Serve(l) }()
+	return o.boot()
+}
+
+// boot starts the machine's first process. When that is killed, all of the machine is gone.
+func (o *machine) boot() error {
+	log, err := os.Create(filepath.Join(o.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.Command("ip", "netns", "exec", o.id, "setsid", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
+		`mount --bind "$1/muster" /var/lib/muster && exec /usr/sbin/sshd -D -e -f "$1/sshd_config"`, "sh", o.dir)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	o.process = cmd
+	go func() {
+		_ = cmd.Wait()
+		close(o.gone)
+	}()
+	return nil
+}
+
+// end removes the machine, as far as it was made.
+func (o *machine) end() {
+	o.stop.Do(func() {
+		if o.server != nil {
+			_ = o.server.Close()
+		}
+		if o.process != nil {
+			_ = o.process.Process.Kill()
+			<-o.gone
+		}
+		_ = ip("link", "delete", o.link)
+		_ = ip("netns", "delete", o.id)
+		_ = os.RemoveAll(o.dir)
+	})
+}
+
+func ip(args ...string) error {
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("netns: ip %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

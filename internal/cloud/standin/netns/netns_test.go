@@ -1,0 +1,119 @@
+package netns
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud/boot"
+)
+
+// document is what the server writes for an instance, and the key that may log in.
+func document(t *testing.T, extra string) (text, hostKey string, login ssh.Signer) {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if login, err = ssh.NewSignerFromKey(private); err != nil {
+		t.Fatal(err)
+	}
+	b, err := boot.For(boot.Config{Secret: muster.NewSecret(strings.Repeat("s", boot.MinSecret)), UserData: extra,
+		AuthorizedKey: strings.TrimSpace(string(ssh.MarshalAuthorizedKey(login.PublicKey())))}, "t1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.UserData.Reveal(), b.HostKey, login
+}
+
+func TestUserData(t *testing.T) {
+	for _, extra := range []string{"", "#!/bin/sh\ntrue\n", "#cloud-config\nssh_authorized_keys: [other]\n"} {
+		text, hostKey, _ := document(t, extra)
+		d, err := readUserData([]byte(text))
+		if err != nil || d.HostKeys.Public != hostKey || len(d.Authorized) == 0 {
+			t.Errorf("%q: %v %+v", extra, err, d)
+		}
+	}
+	for _, wrong := range []string{"", "#!/bin/sh\n", "#cloud-config\n", "#cloud-config\nssh_keys: [", "Content-Type: text/plain\n\nx"} {
+		if _, err := readUserData([]byte(wrong)); err == nil {
+			t.Errorf("%q is accepted", wrong)
+		}
+	}
+}
+
+func TestMachine(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	for _, program := range []string{"ip", "unshare", "/usr/sbin/sshd"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	// Containers may have root and no right to make namespaces.
+	probe := fmt.Sprintf("probe-%d", os.Getpid())
+	if err := ip("netns", "add", probe); err != nil {
+		t.Skip(err)
+	}
+	if err := ip("netns", "delete", probe); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now().Add(2 * time.Minute)
+	m := New(Config{Dir: t.TempDir(), Net: "10.214", Notice: func(string) (time.Time, bool) { return at, true }})
+	defer m.Close()
+	text, hostKey, login := document(t, "")
+	id := fmt.Sprintf("i-%d", os.Getpid())
+	address, err := m.Start(id, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _, _, _, err := ssh.ParseAuthorizedKey([]byte(hostKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := connect(t, net.JoinHostPort(address, "22"), &ssh.ClientConfig{User: "root", Auth: []ssh.AuthMethod{ssh.PublicKeys(login)},
+		HostKeyCallback: ssh.FixedHostKey(want), HostKeyAlgorithms: []string{ssh.KeyAlgoED25519}})
+	defer func() { _ = c.Close() }()
+	s, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.Output(`t=$(curl -s -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 60" http://169.254.169.254/latest/api/token)
+curl -s -H "X-aws-ec2-metadata-token: $t" http://169.254.169.254/latest/meta-data/spot/instance-action
+curl -s -o /dev/null -w '%{http_code}' http://169.254.169.254/latest/meta-data/spot/instance-action`)
+	if err != nil || !strings.Contains(string(out), at.UTC().Format(time.RFC3339)) || !strings.HasSuffix(string(out), "401") {
+		t.Errorf("%v %s", err, out)
+	}
+	if !m.State(id) {
+		t.Error("it does not run")
+	}
+	m.Stop(id)
+	m.Stop(id)
+	if m.State(id) {
+		t.Error("it runs on")
+	}
+}
+
+// connect dials until the SSH server listens.
+func connect(t *testing.T, address string, cfg *ssh.ClientConfig) *ssh.Client {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; {
+		c, err := ssh.Dial("tcp", address, cfg)
+		if err == nil {
+			return c
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}

@@ -1,0 +1,86 @@
+package netns
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/mail"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// userData is what a machine takes from its document.
+type userData struct {
+	HostKeys struct {
+		Private string `yaml:"ed25519_private"`
+		Public  string `yaml:"ed25519_public"`
+	} `yaml:"ssh_keys"`
+	Authorized []string `yaml:"ssh_authorized_keys"`
+}
+
+// readUserData reads a cloud-config, or a MIME document of several, as cloud-init does. It shares no
+// code with the package that writes them: a document that is wrong must fail here.
+func readUserData(raw []byte) (*userData, error) {
+	parts := [][]byte{raw}
+	if !bytes.HasPrefix(raw, []byte("#")) {
+		var err error
+		if parts, err = mimeParts(raw); err != nil {
+			return nil, fmt.Errorf("netns: the user data is neither a cloud-config nor MIME: %w", err)
+		}
+	}
+	var out userData
+	for _, p := range parts {
+		if !bytes.HasPrefix(p, []byte("#cloud-config")) {
+			continue
+		}
+		var one userData
+		if err := yaml.Unmarshal(p, &one); err != nil {
+			return nil, fmt.Errorf("netns: the cloud-config cannot be read: %w", err)
+		}
+		if out.HostKeys.Private == "" {
+			out.HostKeys = one.HostKeys
+		}
+		out.Authorized = append(out.Authorized, one.Authorized...)
+	}
+	if out.HostKeys.Private == "" || len(out.Authorized) == 0 {
+		return nil, errors.New("netns: the user data has no host key, or no key that may log in")
+	}
+	return &out, nil
+}
+
+// mimeParts are the decoded parts of a document.
+func mimeParts(raw []byte) ([][]byte, error) {
+	m, err := mail.ReadMessage(bufio.NewReader(bytes.NewReader(raw)))
+	if err != nil {
+		return nil, err
+	}
+	kind, params, err := mime.ParseMediaType(m.Header.Get("Content-Type"))
+	if err != nil || !strings.HasPrefix(kind, "multipart/") {
+		return nil, fmt.Errorf("it is %q and not multipart", kind)
+	}
+	var out [][]byte
+	for r := multipart.NewReader(m.Body, params["boundary"]); ; {
+		p, err := r.NextRawPart()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		var body io.Reader = p
+		if p.Header.Get("Content-Transfer-Encoding") == "base64" {
+			body = base64.NewDecoder(base64.StdEncoding, p)
+		}
+		text, err := io.ReadAll(body)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, text)
+	}
+}
