@@ -90,6 +90,9 @@ func parseLine(raw string) (*line, error) {
 	if l.where == "account" && l.what == "quota" && (l.number("max") <= 0 || l.at["family"] == "") {
 		return nil, errors.New("quota needs family= and max=")
 	}
+	if l.what == "taken" && l.at["silent"] == "" && l.at["in"] == "" {
+		return nil, errors.New("taken needs in=, or silent")
+	}
 	if l.what == "partial" && l.number("max") <= 0 || l.what == "page" && l.number("max") <= 0 {
 		return nil, fmt.Errorf("%s needs max=", l.what)
 	}

@@ -222,7 +222,7 @@ func TestSignatures(t *testing.T) {
 
 func TestScriptsThatAreWrong(t *testing.T) {
 	for _, line := range []string{"nothing", "create: explode", "create:", "create: slow", "create: slow soon", "create: partial", "list: late 1s..x",
-		"account: quota max=3", "create: capacity n%0=1", "create: capacity often", "call: lost behind", "create: capacity colour=red"} {
+		"account: quota max=3", "create: capacity n%0=1", "create: capacity often", "call: lost behind", "create: capacity colour=red", "instance: taken after=1s"} {
 		if _, err := New(Config{Script: line}); err == nil || !strings.Contains(err.Error(), "line 1") {
 			t.Errorf("%q: %v", line, err)
 		}
