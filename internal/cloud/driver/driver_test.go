@@ -45,6 +45,25 @@ func TestACallIsJudgedByWhetherItWasSent(t *testing.T) {
 	}
 }
 
+// A transport that reports nothing may have sent the request before it failed.
+func TestATransportWithoutATraceLeavesItUnclear(t *testing.T) {
+	for e, want := range map[Effect]muster.FaultKind{Makes: muster.FaultAmbiguous, Reads: muster.FaultTransient} {
+		ctx, sent := Trace(t.Context())
+		q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://cloud.test/", strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = (&http.Client{Transport: silent{}}).Do(q)
+		if f := sent.Fault("create", e, err); f.Kind != want || !strings.Contains(f.Error(), "no answer") {
+			t.Errorf("%v: %v %v", e, f.Kind, f)
+		}
+	}
+}
+
+type silent struct{}
+
+func (silent) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("cut") }
+
 func TestRetryAfterAndSlowdown(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for text, want := range map[string]time.Duration{

@@ -46,27 +46,30 @@ func StatusKind(status int, e Effect) muster.FaultKind {
 }
 
 // Sent knows whether a request has left this machine.
-type Sent struct{ wrote atomic.Bool }
+type Sent struct{ looked, wrote atomic.Bool }
 
 // Trace returns a context whose HTTP requests note in Sent that they were sent.
 func Trace(ctx context.Context) (context.Context, *Sent) {
 	s := &Sent{}
+	// Under a context that has ended nothing is sent, and no connection is looked for either.
+	s.looked.Store(ctx.Err() != nil)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { s.looked.Store(true) },
 		// The headers are in the same buffer as a short body, so the cloud may act from here on.
 		WroteHeaders: func() { s.wrote.Store(true) },
 	}), s
 }
 
-// Fault is the fault of a call that ended without an answer. A call that was never sent is
+// kept reports whether the request certainly never left. A transport that reports nothing, not even
+// that it looks for a connection, says nothing about that.
+func (s *Sent) kept() bool { return s.looked.Load() && !s.wrote.Load() }
+
+// Fault is the fault of a call that ended without a whole answer. A call that was never sent is
 // transient, whatever it would have done.
 func (s *Sent) Fault(call string, e Effect, err error) *muster.Fault {
-	kind := muster.FaultTransient
-	if s.wrote.Load() {
-		kind = e.Unclear()
-	}
-	message := call + ": no answer"
-	if kind == muster.FaultTransient && !s.wrote.Load() {
-		message = call + ": not sent"
+	kind, message := e.Unclear(), call+": no answer"
+	if s.kept() {
+		kind, message = muster.FaultTransient, call+": not sent"
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		message += " before the call's time was over"
