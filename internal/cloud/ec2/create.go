@@ -246,14 +246,19 @@ func (p *Provider) plan(ctx context.Context, intents []cloud.Intent, results map
 			results[in.Token].Err = err
 			continue
 		}
-		i := slices.IndexFunc(out, func(other *launch) bool { return p.launches.lostIn(other) == "" && other.takes(l) })
-		if i < 0 {
-			out = append(out, l)
-			continue
+		// A launch that is full or cannot take this one does not keep it from the others.
+		joined := false
+		for i, other := range out {
+			if p.launches.lostIn(other) != "" || !other.takes(l) {
+				continue
+			}
+			var more *launch
+			if more, joined = other.with(in); joined {
+				out[i] = more
+				break
+			}
 		}
-		if more, ok := out[i].with(in); ok {
-			out[i] = more
-		} else {
+		if !joined {
 			out = append(out, l)
 		}
 	}

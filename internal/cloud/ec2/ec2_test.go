@@ -274,6 +274,31 @@ func TestIntentsAreGroupedByKind(t *testing.T) {
 	}
 }
 
+// More intents than one launch takes fill launches, also when two kinds of user data are mixed.
+func TestLaunchesAreFilled(t *testing.T) {
+	c := newCanned(t)
+	p := c.open(nil)
+	p.launch.Every = time.Millisecond
+	c.by["RunInstances"] = func(f url.Values) reply { return launched(1, int(f.Get("MaxCount")[0]-'0')) }
+	var intents []cloud.Intent
+	for i := range 40 {
+		in := intent(fmt.Sprint("t", i))
+		if i%2 == 1 {
+			in.Boot.UserData = muster.NewSecret("#!/bin/sh\n")
+		}
+		intents = append(intents, in)
+	}
+	p.Create(t.Context(), intents)
+	var sizes []string
+	for _, f := range c.of("RunInstances") {
+		sizes = append(sizes, f.Get("MaxCount"))
+	}
+	slices.Sort(sizes)
+	if got := strings.Join(sizes, " "); got != "4 4 8 8 8 8" {
+		t.Errorf("launches of %s", got)
+	}
+}
+
 // A full subnet is followed by the next one of the zone; a lost answer is not.
 func TestSubnetsOfAZone(t *testing.T) {
 	c := newCanned(t)
