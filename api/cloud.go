@@ -6,6 +6,8 @@ const (
 	ProviderQemu = "qemu"
 	// ProviderEC2 is Amazon's.
 	ProviderEC2 = "ec2"
+	// ProviderHetzner is Hetzner Cloud.
+	ProviderHetzner = "hetzner"
 )
 
 // CloudSpec is what a provider of a cloud says beyond what all providers do. Which fields belong to
@@ -16,11 +18,15 @@ type CloudSpec struct {
 	SecurityGroups []string `json:"security_groups,omitempty" doc:"Of ec2: security groups of the instances. They must let the server in on port 22."`
 	Profile        string   `json:"instance_profile,omitempty" doc:"Of ec2: IAM instance profile of the instances. Default: none."`
 
+	Network   string   `json:"network,omitempty" doc:"Of hetzner: name or id of a private network for the instances. Default: none."`
+	Locations []string `json:"locations,omitempty" doc:"Of hetzner: locations to launch in, as fsn1."`
+	TokenFile string   `json:"token_file,omitempty" doc:"Of hetzner: file with the API token. An absolute path."`
+
 	Image        string   `json:"image,omitempty" doc:"Image of new instances: an alias as debian-12 or ubuntu-24.04, or the cloud's own id. Of qemu: the absolute path of a disk image. What an alias stands for is kept for an hour."`
-	Types        []string `json:"types,omitempty" doc:"Instance types to offer, with * as wildcard, as m7i.*. Default: recent general, compute and memory types up to 32 cores, without GPU."`
+	Types        []string `json:"types,omitempty" doc:"Instance types to offer, with * as wildcard, as m7i.*. Default: recent general, compute and memory types up to 32 cores, x86-64, without GPU."`
 	Markets      []string `json:"markets,omitempty" enum:"on-demand,spot" doc:"Of ec2: markets to launch in. Default: on-demand."`
-	Disk         Size     `json:"disk,omitempty" zero:"50GiB" doc:"Size of the root disk. Its price is part of the offering's where the cloud says it. Default: 50GiB."`
-	PublicIP     bool     `json:"public_ip,omitempty" doc:"Give instances a public IPv4 address. Default: false."`
+	Disk         Size     `json:"disk,omitempty" zero:"50GiB" doc:"Of ec2: size of the root disk. Its price is part of the offering's where the cloud says it. Default: 50GiB."`
+	PublicIP     bool     `json:"public_ip,omitempty" doc:"Give instances a public IPv4 address. Default: false; instances of hetzner then have IPv6 only."`
 	UserDataFile string   `json:"user_data_file,omitempty" doc:"File with a script (#!) or #cloud-config that cloud-init runs on new instances in addition. An absolute path."`
 
 	Credentials CloudCredentials `json:"credentials,omitzero" doc:"Default: what the tools of the cloud use by themselves, as environment variables, a file in the home directory, or the identity of the machine."`
@@ -50,5 +56,5 @@ type CloudRates struct {
 
 // CloudTypes are the types of providers that make machines in a cloud.
 func CloudTypes() []string {
-	return []string{ProviderQemu, ProviderEC2}
+	return []string{ProviderQemu, ProviderEC2, ProviderHetzner}
 }

@@ -14,17 +14,20 @@ import (
 
 // cloud checks the fields of clouds: none where another type has them, and all that a type needs.
 func (c *checks) cloud(at string, p *api.ProviderSpec) {
-	const ec2 = api.ProviderEC2
-	all, real := api.CloudTypes(), []string{ec2}
+	const ec2, hetzner = api.ProviderEC2, api.ProviderHetzner
+	all, real := api.CloudTypes(), []string{ec2, hetzner}
 	c.ofTypes(at, p.Type, []fieldOf{
 		{"region", p.Region != "", []string{ec2}},
 		{"subnets", len(p.Subnets) > 0, []string{ec2}},
 		{"security_groups", len(p.SecurityGroups) > 0, []string{ec2}},
 		{"instance_profile", p.Profile != "", []string{ec2}},
+		{"network", p.Network != "", []string{hetzner}},
+		{"locations", len(p.Locations) > 0, []string{hetzner}},
+		{"token_file", p.TokenFile != "", []string{hetzner}},
 		{"image", p.Image != "", all},
 		{"types", len(p.Types) > 0, real},
 		{"markets", len(p.Markets) > 0, []string{ec2}},
-		{"disk", p.Disk != 0, real},
+		{"disk", p.Disk != 0, []string{ec2}},
 		{"public_ip", p.PublicIP, real},
 		{"user_data_file", p.UserDataFile != "", all},
 		{"credentials", p.Credentials != api.CloudCredentials{}, []string{ec2}},
@@ -36,6 +39,7 @@ func (c *checks) cloud(at string, p *api.ProviderSpec) {
 		{"accelerator", p.Accelerator != "", []string{api.ProviderQemu}},
 		{"labels", len(p.Labels) > 0, append([]string{api.ProviderExec}, real...)},
 	})
+	c.absolute(at+".token_file", p.TokenFile)
 	c.absolute(at+".user_data_file", p.UserDataFile)
 	c.absolute(at+".prices_file", p.PricesFile)
 	c.absolute(at+".credentials.file", p.Credentials.File)
@@ -83,6 +87,9 @@ func (c *checks) cloudNeeds(at string, p *api.ProviderSpec) {
 		need("region", p.Region != "", "name the region, as eu-central-1")
 		need("subnets", len(p.Subnets) > 0, "name at least one subnet; `aws ec2 describe-subnets` lists them")
 		need("security_groups", len(p.SecurityGroups) > 0, "name a security group that lets this server in on port 22; `aws ec2 describe-security-groups` lists them")
+	case api.ProviderHetzner:
+		need("token_file", p.TokenFile != "", "name a file with an API token that may read and write; the console makes one under Security, API tokens")
+		need("locations", len(p.Locations) > 0, "name at least one location, as fsn1")
 	case api.ProviderQemu:
 		need("image", p.Image != "", "name a disk image with cloud-init; `make vm-image` builds one")
 		c.absolute(at+".image", p.Image)
@@ -98,8 +105,10 @@ func cloudDefaults(p *api.ProviderSpec) {
 		return
 	}
 	if p.Type != api.ProviderQemu {
-		fill(&p.Disk, defaultCloudDisk)
 		fill(&p.PriceFactor, 1)
+	}
+	if p.Type == api.ProviderEC2 {
+		fill(&p.Disk, defaultCloudDisk)
 	}
 	if p.Type == api.ProviderEC2 && len(p.Markets) == 0 {
 		p.Markets = []string{string(muster.OnDemand)}

@@ -13,8 +13,9 @@ func clouds() map[string]api.ProviderSpec {
 		return api.ProviderSpec{Name: "local", Type: kind, CloudSpec: c}
 	}
 	return map[string]api.ProviderSpec{
-		"ec2":  cloud("ec2", api.CloudSpec{Region: "eu-central-1", Subnets: []string{"subnet-0a"}, SecurityGroups: []string{"sg-0c"}}),
-		"qemu": cloud("qemu", api.CloudSpec{Image: "/var/lib/muster/images/debian-12.qcow2"}),
+		"ec2":     cloud("ec2", api.CloudSpec{Region: "eu-central-1", Subnets: []string{"subnet-0a"}, SecurityGroups: []string{"sg-0c"}}),
+		"hetzner": cloud("hetzner", api.CloudSpec{TokenFile: "/etc/muster/hcloud.token", Locations: []string{"fsn1"}}),
+		"qemu":    cloud("qemu", api.CloudSpec{Image: "/var/lib/muster/images/debian-12.qcow2"}),
 	}
 }
 
@@ -27,7 +28,7 @@ func TestShortClouds(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 		Defaults(c)
-		if c.Providers[0].BootProbe.Command == "" || name != "qemu" && c.Providers[0].Disk == 0 {
+		if c.Providers[0].BootProbe.Command == "" || name == "ec2" && c.Providers[0].Disk == 0 {
 			t.Errorf("%s: no defaults: %+v", name, c.Providers[0])
 		}
 		if lease := c.Pools[0].Lease; (lease != 0) != (name == "ec2" || name == "qemu") {
@@ -64,6 +65,7 @@ func TestCloudRefusals(t *testing.T) {
 		{"ec2", func(p *api.ProviderSpec) { p.Rates.Create = -1 }, `providers[0].rates.create: is -1; it is 0 to 10000 a second`},
 		{"ec2", func(p *api.ProviderSpec) { p.Prices = map[string]float64{"m7i": -1} }, `providers[0].prices.m7i: is -1; it is 0 to 1e9`},
 		{"qemu", func(p *api.ProviderSpec) { p.Markets = []string{"spot"} }, `providers[0].markets: is for providers of type ec2; this one is qemu`},
+		{"hetzner", func(p *api.ProviderSpec) { p.Disk = 1 }, `providers[0].disk: is for providers of type ec2; this one is hetzner`},
 		{"qemu", func(p *api.ProviderSpec) { p.Image = "debian-12" }, `providers[0].image: is "debian-12"; write an absolute path`},
 	} {
 		s := good()

@@ -17,6 +17,7 @@ import (
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/driver"
 	"github.com/musterhq/muster/internal/cloud/ec2"
+	"github.com/musterhq/muster/internal/cloud/hetzner"
 	"github.com/musterhq/muster/internal/cloud/qemu"
 )
 
@@ -46,6 +47,12 @@ func Open(spec *api.ProviderSpec, env cloud.Env) (cloud.Provider, error) {
 			Name: name, Owner: env.Owner, Region: spec.Region, Subnets: spec.Subnets, SecurityGroups: spec.SecurityGroups,
 			Types: spec.Types, Markets: markets, Image: spec.Image, Disk: spec.Disk.Bytes(), PublicIP: spec.PublicIP, InstanceProfile: spec.Profile,
 			Prices: prices, User: user, KeyFile: env.KeyFile, Profile: spec.Credentials.Profile, CredentialsFile: spec.Credentials.File,
+			Endpoint: spec.Endpoint, Logger: env.Logger,
+		})
+	case api.ProviderHetzner:
+		return hetzner.New(hetzner.Config{
+			Name: name, Owner: env.Owner, TokenFile: spec.TokenFile, Locations: spec.Locations, Types: spec.Types, Image: spec.Image,
+			PublicIP: spec.PublicIP, Network: spec.Network, Prices: prices, User: user, KeyFile: env.KeyFile,
 			Endpoint: spec.Endpoint, Logger: env.Logger,
 		})
 	}

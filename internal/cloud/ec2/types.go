@@ -68,7 +68,9 @@ func (p *Provider) readTypes(ctx context.Context) ([]typeInfo, error) {
 			case slices.Contains(t.Arch, "arm64"):
 				info.arch = archARM
 			}
-			byDefault := t.Current != "false" && t.Bare != "true" && len(t.GPUs) == 0 && t.CPUs <= defaultMostCPUs
+			// Nodes of another architecture need a muster-node for it, so they are offered only where
+			// the operator names their types.
+			byDefault := info.arch != archARM && t.Current != "false" && t.Bare != "true" && len(t.GPUs) == 0 && t.CPUs <= defaultMostCPUs
 			if info.arch == "" || info.cpus <= 0 || info.memory <= 0 || len(p.cfg.Types) > 0 && !p.cfg.Types.Match(t.Name) || len(p.cfg.Types) == 0 && !byDefault {
 				continue
 			}
