@@ -29,14 +29,14 @@ type tag struct{ key, value string }
 
 // instance is one instance, from its launch on. Nothing is ever taken out of the books.
 type instance struct {
-	n, index                                 int
-	id, reservation, ami, zone, subnet       string
-	token, address, public, profile, request string
-	kind                                     Type
-	spot, leaves                             bool
-	onPoweroff                               string
-	userData                                 []byte
-	tags, requestTags                        []tag
+	n, index                           int
+	id, reservation, ami, zone, subnet string
+	token, address, public, request    string
+	kind                               Type
+	spot, leaves                       bool
+	onPoweroff                         string
+	userData                           []byte
+	tags, requestTags                  []tag
 
 	created time.Time
 	seen    [2]time.Time // when each replica shows it
