@@ -29,33 +29,35 @@ type Rates struct {
 // ends with its ctx as FaultTransient: nothing was asked then.
 type Limited struct {
 	p                           Provider
-	create, destroy, read, tags bucket
+	create, destroy, read, tags Pace
 }
 
 // NewLimited goes around p.
 func NewLimited(p Provider, r Rates) *Limited {
-	return &Limited{p: p, create: bucket{rate: r.Create}, destroy: bucket{rate: r.Destroy}, read: bucket{rate: r.Read}, tags: bucket{rate: r.Tags}}
+	return &Limited{p: p, create: Pace{Rate: r.Create}, destroy: Pace{Rate: r.Destroy}, read: Pace{Rate: r.Read}, tags: Pace{Rate: r.Tags}}
 }
 
 // Unwrap is Wrapper's.
 func (l *Limited) Unwrap() Provider { return l.p }
 
-// bucket is a token bucket, kept as the time at which all that was taken is paid for.
-type bucket struct {
-	rate Rate
+// Pace lets calls through at a rate. It is a token bucket, kept as the time at which all that was
+// taken is paid for. Drivers use it for limits of their cloud on calls that Rates do not count.
+type Pace struct {
+	// Rate must not change once Wait was called.
+	Rate Rate
 
 	mu   sync.Mutex
 	paid time.Time
 }
 
 // take is how long to wait for n tokens; they are taken.
-func (b *bucket) take(now time.Time, n int) time.Duration {
-	if b.rate.PerSecond <= 0 || n == 0 {
+func (b *Pace) take(now time.Time, n int) time.Duration {
+	if b.Rate.PerSecond <= 0 || n == 0 {
 		return 0
 	}
-	each := time.Duration(float64(time.Second) / b.rate.PerSecond)
+	each := time.Duration(float64(time.Second) / b.Rate.PerSecond)
 	// What was saved up is a burst at most, less the one that is due anyway.
-	saved := time.Duration(max(b.rate.Burst, 1)-1) * each
+	saved := time.Duration(max(b.Rate.Burst, 1)-1) * each
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if floor := now.Add(-saved); b.paid.Before(floor) {
@@ -68,26 +70,32 @@ func (b *bucket) take(now time.Time, n int) time.Duration {
 }
 
 // back returns tokens that were not used.
-func (b *bucket) back(n int) {
-	if b.rate.PerSecond <= 0 {
+func (b *Pace) back(n int) {
+	if b.Rate.PerSecond <= 0 {
 		return
 	}
 	b.mu.Lock()
-	b.paid = b.paid.Add(-time.Duration(float64(n) * float64(time.Second) / b.rate.PerSecond))
+	b.paid = b.paid.Add(-time.Duration(float64(n) * float64(time.Second) / b.Rate.PerSecond))
 	b.mu.Unlock()
 }
 
-// wait waits for n tokens.
-func (b *bucket) wait(ctx context.Context, n int) error {
+// Wait waits for n calls. It reports false when ctx ends first: then they must not be made, and do
+// not count.
+func (b *Pace) Wait(ctx context.Context, n int) bool {
 	d := b.take(time.Now(), n)
-	if d == 0 {
+	if d == 0 || wait.For(ctx, d) {
+		return true
+	}
+	b.back(n)
+	return false
+}
+
+// wait is Wait with the fault that Limited answers.
+func (b *Pace) wait(ctx context.Context, n int) error {
+	if b.Wait(ctx, n) {
 		return nil
 	}
-	if !wait.For(ctx, d) {
-		b.back(n)
-		return &muster.Fault{Kind: muster.FaultTransient, Message: "not asked: it waited for the pace that its provider may be called at", Err: ctx.Err()}
-	}
-	return nil
+	return &muster.Fault{Kind: muster.FaultTransient, Message: "not asked: it waited for the pace that its provider may be called at", Err: ctx.Err()}
 }
 
 // Offers is Provider's.

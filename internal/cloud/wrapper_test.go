@@ -213,3 +213,23 @@ func TestAs(t *testing.T) {
 		t.Error("nothing is a Dialer")
 	}
 }
+
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &cloud.Pace{Rate: cloud.Rate{PerSecond: 2, Burst: 5}}
+		began := time.Now()
+		for range 8 {
+			if !p.Wait(t.Context(), 1) {
+				t.Fatal("it ended")
+			}
+		}
+		if took := time.Since(began); took != 1500*time.Millisecond {
+			t.Errorf("8 calls took %s", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if p.Wait(ctx, 1) {
+			t.Error("the context has ended")
+		}
+	})
+}

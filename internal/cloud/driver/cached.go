@@ -73,33 +73,3 @@ func (c *Cached[T]) fresh() (T, bool) {
 	defer c.mu.Unlock()
 	return c.value, !c.until.IsZero() && c.Now().Before(c.until)
 }
-
-// Pace lets calls through at a rate. It is for limits of a cloud on calls that are not what
-// cloud.Rates count.
-type Pace struct {
-	// Every is the time per call; Burst is how many may go at once after a quiet time.
-	Every time.Duration
-	Burst int
-
-	mu   sync.Mutex
-	paid time.Time
-}
-
-// Wait waits for one call. It reports whether the context is still alive then; otherwise the call
-// must not be made, and does not count.
-func (p *Pace) Wait(ctx context.Context, now time.Time) bool {
-	p.mu.Lock()
-	if floor := now.Add(-time.Duration(max(p.Burst, 1)-1) * p.Every); p.paid.Before(floor) {
-		p.paid = floor
-	}
-	d := p.paid.Sub(now)
-	p.paid = p.paid.Add(p.Every)
-	p.mu.Unlock()
-	if d <= 0 && ctx.Err() == nil || d > 0 && wait.For(ctx, d) {
-		return true
-	}
-	p.mu.Lock()
-	p.paid = p.paid.Add(-p.Every)
-	p.mu.Unlock()
-	return false
-}

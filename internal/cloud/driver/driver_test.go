@@ -183,23 +183,3 @@ func TestCachedReadsSeldom(t *testing.T) {
 		}
 	})
 }
-
-func TestPace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &Pace{Every: time.Second / 2, Burst: 5}
-		began := time.Now()
-		for range 8 {
-			if !p.Wait(t.Context(), time.Now()) {
-				t.Fatal("it ended")
-			}
-		}
-		if took := time.Since(began); took != 1500*time.Millisecond {
-			t.Errorf("8 calls took %s", took)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		if p.Wait(ctx, time.Now()) {
-			t.Error("the context has ended")
-		}
-	})
-}

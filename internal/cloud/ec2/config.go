@@ -84,7 +84,7 @@ type Provider struct {
 	log    *slog.Logger
 	api    client
 	image  image
-	launch driver.Pace
+	launch cloud.Pace
 
 	types     driver.Cached[[]typeInfo]
 	zonesOf   driver.Cached[map[string][]string]
@@ -147,7 +147,7 @@ func New(cfg Config) (*Provider, error) {
 	p.api = client{http: cfg.Client, signer: v4.NewSigner(), credentials: credentials, region: cfg.Region, now: cfg.Now, provider: cfg.Name}
 	p.api.endpoints(cfg.Endpoint)
 	// EC2 allows two launches a second and five at once, however many instances each has.
-	p.launch = driver.Pace{Every: time.Second / 2, Burst: 5}
+	p.launch.Rate = cloud.Rate{PerSecond: 2, Burst: 5}
 	p.prepareCaches()
 	p.began = cfg.Now()
 	p.pins.m, p.refusals.until = map[pinKey]*pin{}, map[string]time.Time{}

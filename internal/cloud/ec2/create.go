@@ -336,7 +336,7 @@ func (p *Provider) run(ctx context.Context, l *launch) map[muster.Token]cloud.Cr
 		subnets = []subnet{{id: lost, zone: l.about.zone}}
 	}
 	for _, s := range subnets {
-		if !p.launch.Wait(ctx, p.cfg.Now()) {
+		if !p.launch.Wait(ctx, 1) {
 			return l.all(&muster.Fault{Kind: muster.FaultTransient, Message: p.api.named("RunInstances") + ": not sent: it waited for EC2's rate of launches", Err: ctx.Err()})
 		}
 		var made map[muster.Token]cloud.Created

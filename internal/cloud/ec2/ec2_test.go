@@ -278,7 +278,7 @@ func TestIntentsAreGroupedByKind(t *testing.T) {
 func TestLaunchesAreFilled(t *testing.T) {
 	c := newCanned(t)
 	p := c.open(nil)
-	p.launch.Every = time.Millisecond
+	p.launch.Rate.PerSecond = 1000
 	c.by["RunInstances"] = func(f url.Values) reply { return launched(1, int(f.Get("MaxCount")[0]-'0')) }
 	var intents []cloud.Intent
 	for i := range 40 {
