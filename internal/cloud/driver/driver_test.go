@@ -183,3 +183,32 @@ func TestCachedReadsSeldom(t *testing.T) {
 		}
 	})
 }
+
+// Of several callers for a token one has it at a time, and one whose context ends gives up.
+func TestTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Tokens
+		first := l.Take(t.Context(), "a", "b")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if l.Take(ctx, "b", "c") != nil {
+			t.Error("b was taken twice")
+		}
+		other := l.Take(t.Context(), "c")
+		took := make(chan struct{})
+		go func() {
+			defer close(took)
+			l.Take(t.Context(), "c", "a")()
+		}()
+		synctest.Wait()
+		first()
+		synctest.Wait()
+		select {
+		case <-took:
+			t.Error("c was taken twice")
+		default:
+		}
+		other()
+		<-took
+	})
+}

@@ -152,7 +152,7 @@ func New(cfg Config) (*Provider, error) {
 	p.began = cfg.Now()
 	p.pins.m, p.refusals.until = map[pinKey]*pin{}, map[string]time.Time{}
 	p.instances.m, p.instances.listings = map[muster.InstanceID]*instance{}, map[string]*listing{}
-	p.launches.m, p.launches.flying = map[muster.Token]*launch{}, map[muster.Token]chan struct{}{}
+	p.launches.m = map[muster.Token]*launch{}
 	return p, nil
 }
 

@@ -43,45 +43,9 @@ type launch struct {
 
 // launches are those whose answers were lost, by token, and the tokens in calls now.
 type launches struct {
+	driver.Tokens
 	mu sync.Mutex
 	m  map[muster.Token]*launch
-	// flying are the tokens that a call is making; their channels close when it is over.
-	flying map[muster.Token]chan struct{}
-}
-
-// take waits until no other call makes one of the tokens, and reserves them all. It returns what
-// must be called afterwards; nil if the context has ended.
-func (l *launches) take(ctx context.Context, tokens []muster.Token) func() {
-	for {
-		l.mu.Lock()
-		var busy chan struct{}
-		for _, t := range tokens {
-			if c := l.flying[t]; c != nil {
-				busy = c
-			}
-		}
-		if busy == nil {
-			done := make(chan struct{})
-			for _, t := range tokens {
-				l.flying[t] = done
-			}
-			l.mu.Unlock()
-			return func() {
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				for _, t := range tokens {
-					delete(l.flying, t)
-				}
-				close(done)
-			}
-		}
-		l.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil
-		}
-	}
 }
 
 // keep remembers a launch whose answer was lost; drop forgets it.
@@ -137,7 +101,7 @@ func (p *Provider) Create(ctx context.Context, intents []cloud.Intent) []cloud.C
 	if len(unique) == 0 {
 		return out
 	}
-	if done := p.launches.take(ctx, tokens); done != nil {
+	if done := p.launches.Take(ctx, tokens...); done != nil {
 		p.create(ctx, unique, results)
 		done()
 	} else {

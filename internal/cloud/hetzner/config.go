@@ -76,10 +76,11 @@ type Provider struct {
 	types driver.Cached[[]*hcloud.ServerType]
 	// network is the id of the private network.
 	network driver.Cached[int64]
+	// creating are the tokens whose creates run now.
+	creating driver.Tokens
 
 	mu      sync.Mutex
 	servers map[muster.InstanceID]*server
-	flying  map[muster.Token]chan struct{}
 	// reading are those that lists under way have shown so far, by cursor.
 	reading *reading
 }
@@ -120,7 +121,7 @@ func New(cfg Config) (*Provider, error) {
 		options = append(options, hcloud.WithEndpoint(cfg.Endpoint))
 	}
 	p := &Provider{cfg: cfg, log: cfg.Logger, api: hcloud.NewClient(options...),
-		servers: map[muster.InstanceID]*server{}, flying: map[muster.Token]chan struct{}{}}
+		servers: map[muster.InstanceID]*server{}}
 	p.types = driver.Cached[[]*hcloud.ServerType]{Read: p.readTypes, Life: 5 * time.Minute, Stale: 24 * time.Hour, Now: cfg.Now}
 	p.network = driver.Cached[int64]{Read: p.readNetwork, Life: time.Hour, Stale: 24 * time.Hour, Now: cfg.Now}
 	return p, nil

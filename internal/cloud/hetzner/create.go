@@ -53,9 +53,9 @@ func each(n int, do func(int)) {
 // create makes the server of one intent, or finds it.
 func (p *Provider) create(ctx context.Context, in *cloud.Intent) (cloud.Instance, error) {
 	what := "create server for token " + string(in.Token)
-	leave, err := p.enter(ctx, in.Token)
-	if err != nil {
-		return cloud.Instance{}, &muster.Fault{Kind: muster.FaultTransient, Message: what + ": not sent", Err: err}
+	leave := p.creating.Take(ctx, in.Token)
+	if leave == nil {
+		return cloud.Instance{}, &muster.Fault{Kind: muster.FaultTransient, Message: what + ": not sent", Err: ctx.Err()}
 	}
 	defer leave()
 	if err := p.offered(ctx, in.Offering, in.Zone); err != nil {
@@ -81,34 +81,6 @@ func (p *Provider) create(ctx context.Context, in *cloud.Intent) (cloud.Instance
 		actions = append(actions, made.Action)
 	}
 	return p.learn(made.Server, actions), nil
-}
-
-// enter lets one create of a token run at a time.
-func (p *Provider) enter(ctx context.Context, token muster.Token) (leave func(), err error) {
-	mine := make(chan struct{})
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		p.mu.Lock()
-		other, busy := p.flying[token]
-		if !busy {
-			p.flying[token] = mine
-		}
-		p.mu.Unlock()
-		if !busy {
-			return func() {
-				p.mu.Lock()
-				delete(p.flying, token)
-				p.mu.Unlock()
-				close(mine)
-			}, nil
-		}
-		select {
-		case <-other:
-		case <-ctx.Done():
-		}
-	}
 }
 
 // options are the body of a create. They follow from the intent and the configuration alone.
