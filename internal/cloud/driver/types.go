@@ -3,6 +3,7 @@ package driver
 import (
 	"fmt"
 	"math"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -56,6 +57,15 @@ func (g Globs) CheckCount(offers []muster.Offering) error {
 		text += ": name fewer zones, or instance types in types"
 	}
 	return &muster.Fault{Kind: muster.FaultInvalid, Field: "types", Message: text}
+}
+
+// CheckEndpoint returns an error if the address of a cloud's API is none; example is how to write it.
+// Empty is right: the cloud's own.
+func CheckEndpoint(address, example string) error {
+	if u, err := url.Parse(address); address != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("endpoint %q is not an address: write it as %s", address, example)
+	}
+	return nil
 }
 
 // Prices are an operator's own prices.

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -209,12 +208,7 @@ func (c *Config) check() error {
 			return fmt.Errorf("markets: %q is neither %s nor %s", m, muster.OnDemand, muster.Spot)
 		}
 	}
-	if c.Endpoint != "" {
-		if u, err := url.Parse(c.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return fmt.Errorf("endpoint %q is not an address: write it as https://host", c.Endpoint)
-		}
-	}
-	return cmp.Or(c.Types.Check(), c.Prices.Check())
+	return cmp.Or(driver.CheckEndpoint(c.Endpoint, "https://host"), c.Types.Check(), c.Prices.Check())
 }
 
 // chain is AWS's own way to find credentials.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -150,12 +149,7 @@ func (c *Config) check() error {
 			return fmt.Errorf("locations: %q is not the name of a location: write it as fsn1", l)
 		}
 	}
-	if c.Endpoint != "" {
-		if u, err := url.Parse(c.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return fmt.Errorf("endpoint %q is not an address: write it as https://host/v1", c.Endpoint)
-		}
-	}
-	return cmp.Or(c.Types.Check(), c.Prices.Check())
+	return cmp.Or(driver.CheckEndpoint(c.Endpoint, "https://host/v1"), c.Types.Check(), c.Prices.Check())
 }
 
 // readToken reads the token's file. What is in it reaches no error.

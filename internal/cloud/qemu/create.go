@@ -21,6 +21,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cloud/driver"
 	"github.com/musterhq/muster/internal/wait"
 )
 
@@ -61,7 +62,7 @@ func (p *Provider) create(ctx context.Context, in *cloud.Intent) (*machine, erro
 	if o == nil {
 		return nil, muster.Faultf(muster.FaultInvalid, "provider %s has no offering %s", p.cfg.Name, in.Offering)
 	}
-	id := idOf(p.cfg.Owner, in.Token)
+	id := muster.InstanceID(driver.InstanceName(p.cfg.Owner, in.Token))
 	dir := filepath.Join(p.cfg.Dir, string(id))
 	unlock, err := lock(ctx, dir)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cloud/driver"
 	"github.com/musterhq/muster/internal/testwait"
 )
 
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 		return nil
 	}
 	if os.Getenv("MUSTER_QEMU_KILL_DESTROY") != "" {
-		_ = p.Destroy(context.Background(), []muster.InstanceID{idOf("o", "t")})
+		_ = p.Destroy(context.Background(), []muster.InstanceID{muster.InstanceID(driver.InstanceName("o", "t"))})
 	} else {
 		_ = p.Create(context.Background(), []cloud.Intent{intent("t")})
 	}

@@ -2,7 +2,6 @@ package qemu
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -66,13 +65,7 @@ func (m *machine) write() error {
 	return atomicfile.Write(filepath.Join(m.dir, recordName), append(b, '\n'))
 }
 
-// idOf names the machine of a token. It follows from owner and token alone.
-func idOf(owner string, token muster.Token) muster.InstanceID {
-	sum := sha256.Sum256([]byte(owner + "\x00" + string(token)))
-	return muster.InstanceID("m-" + hex.EncodeToString(sum[:12]))
-}
-
-// isID reports whether an id has the shape of this driver's. Only those become paths.
+// isID reports whether an id has the shape that driver.InstanceName gives. Only those become paths.
 func isID(id muster.InstanceID) bool {
 	h, ok := strings.CutPrefix(string(id), "m-")
 	b, err := hex.DecodeString(h)
