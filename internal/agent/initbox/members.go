@@ -115,12 +115,19 @@ func killAll(ctx context.Context, name string, find func() (*initwire.Record, er
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
 	pause := 500 * time.Microsecond
+	var killed []Member
 	for {
 		record, err := find()
 		if record == nil {
 			return err
 		}
+		// A process leaves its cgroup before it is dead. The init of a pid namespace still waits for all
+		// others in it then.
 		all := members(record)
+		all = append(all, slices.DeleteFunc(killed, func(k Member) bool {
+			return !Living(k.Process) || slices.ContainsFunc(all, func(m Member) bool { return m.Process == k.Process })
+		})...)
+		killed = all
 		if len(all) == 0 {
 			return nil
 		}
