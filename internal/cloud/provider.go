@@ -106,20 +106,21 @@ type Created struct {
 	Err      error
 }
 
-// Instance is a machine that a provider has made.
+// Instance is a machine that a provider has made. Drivers that keep records of their machines write
+// it as JSON.
 type Instance struct {
-	ID muster.InstanceID
+	ID muster.InstanceID `json:"id"`
 	// Tags are as given in its intent or by SetTags, and the owner's cluster id.
-	Tags     Tags
-	Offering muster.OfferingName
-	Zone     string
-	Market   muster.Market
+	Tags     Tags                `json:"tags"`
+	Offering muster.OfferingName `json:"offering"`
+	Zone     string              `json:"zone,omitempty"`
+	Market   muster.Market       `json:"market"`
 	// Created is when the cloud says that it was made; zero if it does not say.
-	Created muster.Time
+	Created muster.Time `json:"created"`
 	// Failed says why the instance will never run, although the cloud had accepted it: a machine
 	// that Nova could not place, or that EC2 ended while it was pending. Kind and Scope are as
 	// Create would have answered. It may still cost money or quota, so the fleet destroys it.
-	Failed *muster.Fault
+	Failed *muster.Fault `json:"-"`
 }
 
 // Tags are what an instance bears from its first moment on.

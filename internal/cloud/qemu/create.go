@@ -44,7 +44,7 @@ func (p *Provider) Create(ctx context.Context, intents []cloud.Intent) []cloud.C
 			out[i].Err = err
 			continue
 		}
-		out[i].Instance = m.instance()
+		out[i].Instance = m.Instance
 	}
 	return out
 }
@@ -90,8 +90,10 @@ func (p *Provider) create(ctx context.Context, in *cloud.Intent) (*machine, erro
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
-	m = &machine{ID: id, Capacity: o.Capacity, Offering: o.Name, Zone: o.Zone, Market: cmp.Or(in.Market, muster.OnDemand), Created: muster.At(time.Now()), dir: dir,
-		Tags: cloud.Tags{Owner: p.cfg.Owner, Token: in.Token, Node: in.Node, Pool: in.Pool}}
+	m = &machine{dir: dir, Capacity: o.Capacity, Instance: cloud.Instance{
+		ID: id, Offering: o.Name, Zone: o.Zone, Market: cmp.Or(in.Market, muster.OnDemand), Created: muster.At(time.Now()),
+		Tags: cloud.Tags{Owner: p.cfg.Owner, Token: in.Token, Node: in.Node, Pool: in.Pool},
+	}}
 	// The record comes first, so that whatever else is there has an owner.
 	for _, step := range []struct {
 		name string

@@ -38,22 +38,13 @@ const goneMark = "gone-"
 
 // machine is one as its record has it.
 type machine struct {
-	ID       muster.InstanceID   `json:"id"`
-	Tags     cloud.Tags          `json:"tags"`
-	Offering muster.OfferingName `json:"offering"`
-	Zone     string              `json:"zone,omitempty"`
-	Market   muster.Market       `json:"market"`
-	Created  muster.Time         `json:"created"`
+	cloud.Instance
 	// Capacity is what the machine may take of this host.
 	Capacity muster.Resources `json:"capacity"`
 	// Port on 127.0.0.1 leads to the machine's port 22; 0: QEMU was never started.
 	Port int `json:"port,omitempty"`
 
 	dir string
-}
-
-func (m *machine) instance() cloud.Instance {
-	return cloud.Instance{ID: m.ID, Tags: m.Tags, Offering: m.Offering, Zone: m.Zone, Market: m.Market, Created: m.Created}
 }
 
 // write stores the record whole.
@@ -243,7 +234,7 @@ func (p *Provider) List(context.Context, string) (cloud.Listing, error) {
 	out := cloud.Listing{Complete: true}
 	for _, m := range all {
 		m.trimConsole()
-		out.Instances = append(out.Instances, m.instance())
+		out.Instances = append(out.Instances, m.Instance)
 	}
 	return out, nil
 }

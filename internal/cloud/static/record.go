@@ -29,22 +29,13 @@ const (
 // record says who has a host. The file is there for as long as somebody has it, or
 // something is still to be cleared from it.
 type record struct {
-	ID       muster.InstanceID   `json:"id"`
-	Tags     cloud.Tags          `json:"tags"`
-	Offering muster.OfferingName `json:"offering"`
-	Zone     string              `json:"zone,omitempty"`
-	Market   muster.Market       `json:"market"`
-	Created  muster.Time         `json:"created"`
+	cloud.Instance
 	// Access is as it was when the host was taken: it is cleared by that even if the configuration has lost it.
 	Access cloud.Access `json:"access"`
 	// Owed: it was given back, and could not be reached to be cleared.
 	Owed bool `json:"owed,omitempty"`
 
 	host string
-}
-
-func (r *record) cloud() cloud.Instance {
-	return cloud.Instance{ID: r.ID, Tags: r.Tags, Offering: r.Offering, Zone: r.Zone, Market: r.Market, Created: r.Created}
 }
 
 func (p *Provider) path(host string) string {

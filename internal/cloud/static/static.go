@@ -115,7 +115,7 @@ func (p *Provider) Create(ctx context.Context, intents []cloud.Intent) []cloud.C
 			out[n].Err = err
 			continue
 		}
-		out[n].Instance = r.cloud()
+		out[n].Instance = r.Instance
 	}
 	return out
 }
@@ -161,11 +161,11 @@ func (p *Provider) take(ctx context.Context, in *cloud.Intent) (*record, error) 
 			continue
 		}
 		sum := sha256.Sum256([]byte(p.cfg.Owner + "\x00" + string(in.Token)))
-		r = &record{
+		r = &record{Access: h.Access, host: h.Name, Instance: cloud.Instance{
 			ID:   muster.InstanceID(h.Name + "-" + hex.EncodeToString(sum[:6])),
 			Tags: cloud.Tags{Owner: p.cfg.Owner, Token: in.Token, Node: in.Node, Pool: in.Pool}, Offering: in.Offering, Zone: in.Zone, Market: market,
-			Created: muster.At(time.Now()), Access: h.Access, host: h.Name,
-		}
+			Created: muster.At(time.Now()),
+		}}
 		if err := p.write(r); err != nil {
 			return nil, transient(err, "host %s", h.Name)
 		}
@@ -375,7 +375,7 @@ func (p *Provider) List(ctx context.Context, _ string) (cloud.Listing, error) {
 		case r.Owed:
 			owed = append(owed, r)
 		default:
-			out.Instances = append(out.Instances, r.cloud())
+			out.Instances = append(out.Instances, r.Instance)
 		}
 	}
 	p.settle(ctx, owed)
