@@ -88,7 +88,7 @@ func (d *driver) Offers(ctx context.Context) ([]muster.Offering, error) {
 			continue
 		}
 		offers = slices.DeleteFunc(offers, func(o muster.Offering) bool {
-			return r.which.has(&subject{offering: o.Name, zone: o.Zone, market: o.Market, family: o.Family, pool: r.which.pool, owner: d.owner, n: r.which.rem})
+			return r.which.has(&subject{offering: o.Name, zone: o.Zone, market: o.Market, family: o.Family, pool: r.which.pool, owner: d.owner, n: r.which.Rem})
 		})
 	}
 	return offers, nil
@@ -384,7 +384,7 @@ func (d *driver) list(ctx context.Context, cursor string) (cloud.Listing, error)
 	err := d.refusedLocked("list", s)
 	var all []*instance
 	if stale := d.strikesLocked("list", "stale", s); stale != nil && stale.slow > 0 {
-		all = d.asOfLocked(time.Now().Add(-time.Duration(stale.rand.Int64N(int64(stale.slow)))), after)
+		all = d.asOfLocked(time.Now().Add(-time.Duration(stale.Chance.Int64N(int64(stale.slow)))), after)
 	} else {
 		all = c.sortedLocked(func(i *instance) bool { return i.Tags.Owner == d.owner && i.seq > after && !i.halted })
 	}

@@ -332,7 +332,7 @@ func (c *Cloud) fateLocked(i *instance) {
 		if r.where != "instance" || !r.strikes(s, time.Since(c.played)) {
 			continue
 		}
-		switch at := r.moment(); r.what {
+		switch at := r.Moment(); r.what {
 		case "noboot":
 			i.fate.NoBoot = true
 		case "boots":

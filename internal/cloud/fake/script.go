@@ -4,13 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud/script"
 )
 
 // rule is one line of a script.
@@ -22,29 +21,23 @@ type rule struct {
 	max         int
 	gap         time.Duration
 	tell        bool
-	low, high   time.Duration // after=
 	in          time.Duration
-
-	percent  int // 0: always
-	times    int // 0: without end
-	from, to time.Duration
-	which    selection
+	which       selection
 
 	// Guarded by Cloud.mu.
-	rand *rand.Rand
-	hits int
+	script.When
 	last time.Time // of rate: the create before
 }
 
 // selection is which offerings or instances a rule is for.
 type selection struct {
-	offering   muster.OfferingName
-	zone       string
-	market     muster.Market
-	family     string
-	pool       muster.PoolName
-	owner      string
-	every, rem int // n%every=rem
+	offering muster.OfferingName
+	zone     string
+	market   muster.Market
+	family   string
+	pool     muster.PoolName
+	owner    string
+	script.Nth
 }
 
 // subject is what a selection is asked about.
@@ -62,7 +55,7 @@ func (w *selection) has(s *subject) bool {
 	return (w.offering == "" || w.offering == s.offering) && (w.zone == "" || w.zone == s.zone) &&
 		(w.market == "" || w.market == s.market) && (w.family == "" || w.family == s.family) &&
 		(w.pool == "" || w.pool == s.pool) && (w.owner == "" || w.owner == s.owner) &&
-		(w.every == 0 || s.n%w.every == w.rem)
+		w.Nth.Has(s.n)
 }
 
 func (w *selection) scope() muster.Scope {
@@ -91,26 +84,19 @@ func kindNamed(s string) (muster.FaultKind, bool) {
 	return "", false
 }
 
-// parse reads a script. Every rule gets its own stream of chance, so that a
-// line that is added changes nothing for the others.
+// parse reads a script.
 func parse(text string, seed uint64) ([]*rule, error) {
 	var out []*rule
-	for i, line := range strings.Split(text, "\n") {
-		line, _, _ = strings.Cut(line, "#")
-		if line = strings.TrimSpace(line); line == "" {
-			continue
-		}
+	err := script.Lines(text, seed, func(number int, line string, chance *rand.Rand) error {
 		r, err := parseRule(line)
 		if err != nil {
-			return nil, fmt.Errorf("line %d, %q: %w", i+1, line, err)
+			return err
 		}
-		r.line = i + 1
-		h := fnv.New64a()
-		_, _ = h.Write([]byte(line))
-		r.rand = rand.New(rand.NewPCG(seed, h.Sum64()))
+		r.line, r.Chance = number, chance
 		out = append(out, r)
-	}
-	return out, nil
+		return nil
+	})
+	return out, err
 }
 
 func parseRule(line string) (*rule, error) {
@@ -162,24 +148,17 @@ func parseRule(line string) (*rule, error) {
 
 // word reads one word of when or which.
 func (r *rule) word(f string) error {
-	if p, ok := strings.CutSuffix(f, "%"); ok {
-		return number(p, 1, 100, &r.percent)
+	if known, err := r.When.Word(f); known {
+		return err
 	}
-	if f == "once" {
-		r.times = 1
-		return nil
+	if known, err := r.which.Nth.Word(f); known {
+		return err
 	}
 	if f == "tell" {
 		r.tell = true
 		return nil
 	}
-	key, value, ok := strings.Cut(f, "=")
-	if !ok {
-		if k, ok := strings.CutSuffix(f, "x"); ok {
-			return number(k, 1, 1e9, &r.times)
-		}
-		return fmt.Errorf("%q is not understood", f)
-	}
+	key, value, _ := strings.Cut(f, "=")
 	var err error
 	switch key {
 	case "type":
@@ -195,68 +174,27 @@ func (r *rule) word(f string) error {
 	case "owner":
 		r.which.owner = value
 	case "max":
-		err = number(value, 1, 1e9, &r.max)
+		err = script.Number(value, 1, 1e9, &r.max)
 	case "gap":
 		r.gap, err = time.ParseDuration(value)
 	case "in":
 		r.in, err = time.ParseDuration(value)
-	case "from":
-		r.from, err = time.ParseDuration(value)
-	case "for":
-		r.to, err = time.ParseDuration(value)
-	case "after":
-		low, high, span := strings.Cut(value, "..")
-		if r.low, err = time.ParseDuration(low); err == nil && span {
-			r.high, err = time.ParseDuration(high)
-		}
 	default:
-		m, ok := strings.CutPrefix(key, "n%")
-		if !ok {
-			return fmt.Errorf("%q is not understood", f)
-		}
-		if err = number(m, 1, 1e9, &r.which.every); err == nil {
-			err = number(value, 0, r.which.every-1, &r.which.rem)
-		}
+		return fmt.Errorf("%q is not understood", f)
 	}
 	return err
 }
 
-func number(s string, least, most int, into *int) error {
-	n, err := strconv.Atoi(s)
-	if err != nil || n < least || n > most {
-		return fmt.Errorf("%q is not a number from %d to %d", s, least, most)
-	}
-	*into = n
-	return nil
-}
-
 // about is the rule with its chance drawn by what a call is about: callers that leave at one moment come in any order.
 func (r *rule) about(about string, seed uint64) *rule {
-	h := fnv.New64a()
-	_, _ = fmt.Fprint(h, r.line, about)
 	own := *r
-	own.rand = rand.New(rand.NewPCG(seed, h.Sum64()))
+	own.Chance = script.Chance(seed, r.line, about)
 	return &own
 }
 
 // strikes reports whether the rule strikes now. Cloud.mu is held.
 func (r *rule) strikes(s *subject, since time.Duration) bool {
-	switch {
-	case since < r.from, r.to > 0 && since >= r.from+r.to, r.times > 0 && r.hits >= r.times, s != nil && !r.which.has(s):
-		return false
-	case r.percent > 0 && r.rand.IntN(100) >= r.percent:
-		return false
-	}
-	r.hits++
-	return true
-}
-
-// moment is when in the life of an instance it happens.
-func (r *rule) moment() time.Duration {
-	if r.high <= r.low {
-		return r.low
-	}
-	return r.low + time.Duration(r.rand.Int64N(int64(r.high-r.low)))
+	return (s == nil || r.which.has(s)) && r.When.Strikes(since)
 }
 
 // fault is what a refusal says.

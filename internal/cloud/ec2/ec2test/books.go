@@ -278,7 +278,7 @@ func (s *Server) strangers() {
 			continue
 		}
 		s.foreign = true
-		l.hits++
+		l.Hits++
 		n := 0
 		_, _ = fmt.Sscan(l.words[0], &n)
 		for range n {
@@ -299,16 +299,16 @@ func (s *Server) enter(kind Type, in Subnet, about subject) *instance {
 		address: fmt.Sprintf("10.%d.%d.%d", n>>16&255, n>>8&255, n&255), seen: [2]time.Time{now, now}, tagged: now}
 	about.n = n
 	if l := s.striking("list", "late", about); l != nil {
-		i.seen = [2]time.Time{now.Add(l.drawn()), now.Add(l.drawn())}
+		i.seen = [2]time.Time{now.Add(l.Moment()), now.Add(l.Moment())}
 	}
 	if l := s.striking("list", "tagless", about); l != nil {
-		i.tagged = now.Add(l.drawn())
+		i.tagged = now.Add(l.Moment())
 	}
 	if l := s.striking("instance", "boots", about); l != nil {
-		i.until = now.Add(l.drawn())
+		i.until = now.Add(l.Moment())
 	}
 	if l := s.striking("instance", "turns", about); l != nil {
-		i.turns = l.drawn()
+		i.turns = l.Moment()
 	}
 	i.leaves = s.striking("instance", "leaves", about) != nil
 	s.destine(i, about)
@@ -323,7 +323,7 @@ func (s *Server) destine(i *instance, about subject) {
 		if l.where != "instance" || l.what != "fails" && l.what != "taken" && l.what != "dies" || spotOnly || !l.strikes(about, s.now().Sub(s.played)) {
 			continue
 		}
-		i.fate, i.fateAt = l.what, i.created.Add(l.drawn())
+		i.fate, i.fateAt = l.what, i.created.Add(l.Moment())
 		switch l.what {
 		case "fails":
 			i.fateReason, i.until = l.words[0]+": "+l.words[0], i.fateAt.Add(time.Nanosecond)

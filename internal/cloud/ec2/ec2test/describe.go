@@ -49,7 +49,7 @@ func (c *call) pages(all []string, least, most int) (now []string, next string, 
 	}
 	k := &cursor{query: c.query(), rest: all[n:], last: all[0], issued: s.now()}
 	if l := s.striking("list", "expire", subject{action: c.action}); l != nil {
-		k.goodUntil = k.issued.Add(l.drawn())
+		k.goodUntil = k.issued.Add(l.Moment())
 	}
 	next = "token-" + itoa(len(s.cursors)+1)
 	s.cursors[next] = k

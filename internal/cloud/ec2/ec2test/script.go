@@ -3,11 +3,12 @@ package ec2test
 import (
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/musterhq/muster/internal/cloud/script"
 )
 
 // line is one line of a script.
@@ -17,14 +18,10 @@ type line struct {
 	words []string
 	at    map[string]string // key=value
 
-	percent, times int // 0: always, without end
-	from, span     time.Duration
-	low, high      time.Duration // after=, or the line's first word where that is a time
-	every, rem     int
-
-	// Guarded by Server.mu.
-	rand *rand.Rand
-	hits int
+	script.Nth
+	// When is guarded by Server.mu. Its times are those of after=, or of the line's first word where
+	// that is a time.
+	script.When
 }
 
 // takes says how many words of its own each kind of line has, by where and what.
@@ -39,25 +36,19 @@ var takes = map[string]map[string]int{
 	"subnet":   {"free": 1},
 }
 
-// parseScript reads a script. Each line gets its own stream of chance, so that a line that is added
-// changes nothing for the others.
+// parseScript reads a script.
 func parseScript(text string, seed uint64) ([]*line, error) {
 	var out []*line
-	for i, raw := range strings.Split(text, "\n") {
-		raw, _, _ = strings.Cut(raw, "#")
-		if raw = strings.TrimSpace(raw); raw == "" {
-			continue
-		}
+	err := script.Lines(text, seed, func(_ int, raw string, chance *rand.Rand) error {
 		l, err := parseLine(raw)
 		if err != nil {
-			return nil, fmt.Errorf("line %d, %q: %w", i+1, raw, err)
+			return err
 		}
-		h := fnv.New64a()
-		_, _ = h.Write([]byte(raw))
-		l.rand = rand.New(rand.NewPCG(seed, h.Sum64()))
+		l.Chance = chance
 		out = append(out, l)
-	}
-	return out, nil
+		return nil
+	})
+	return out, err
 }
 
 func parseLine(raw string) (*line, error) {
@@ -107,7 +98,7 @@ func (l *line) check() error {
 	var err error
 	switch w := l.words[0]; l.what {
 	case "slow", "late", "tagless", "expire", "boots", "turns", "clock":
-		l.low, l.high, err = spanOf(w)
+		l.Low, l.High, err = script.Span(w)
 	case "foreign", "free":
 		_, err = strconv.Atoi(w)
 	case "untagged":
@@ -122,63 +113,30 @@ func (l *line) check() error {
 	return err
 }
 
-// spanOf reads D or D..D.
-func spanOf(s string) (low, high time.Duration, err error) {
-	from, to, ranged := strings.Cut(s, "..")
-	if low, err = time.ParseDuration(from); err == nil && ranged {
-		high, err = time.ParseDuration(to)
-	}
-	return low, max(low, high), err
-}
-
 // word reads one word of when or to which.
-func (l *line) word(f string) (err error) {
-	if p, ok := strings.CutSuffix(f, "%"); ok {
-		l.percent, err = strconv.Atoi(p)
+func (l *line) word(f string) error {
+	if known, err := l.When.Word(f); known {
 		return err
 	}
-	if f == "once" {
-		l.times = 1
+	if known, err := l.Nth.Word(f); known {
+		return err
+	}
+	if f == "made" || f == "silent" {
+		l.at[f] = "yes"
 		return nil
 	}
-	key, value, ok := strings.Cut(f, "=")
-	if !ok {
-		if n, ok := strings.CutSuffix(f, "x"); ok {
-			l.times, err = strconv.Atoi(n)
-			return err
-		}
-		if f == "made" || f == "silent" {
-			l.at[f] = "yes"
-			return nil
-		}
-		return fmt.Errorf("%q is not understood", f)
-	}
+	key, value, _ := strings.Cut(f, "=")
+	var err error
 	switch key {
-	case "from":
-		l.from, err = time.ParseDuration(value)
-	case "for":
-		l.span, err = time.ParseDuration(value)
-	case "after":
-		l.low, l.high, err = spanOf(value)
 	case "in":
 		_, err = time.ParseDuration(value)
-		l.at[key] = value
 	case "max", "status":
 		_, err = strconv.Atoi(value)
-		l.at[key] = value
 	case "type", "zone", "market", "family", "id", "action":
-		l.at[key] = value
 	default:
-		m, ok := strings.CutPrefix(key, "n%")
-		if !ok {
-			return fmt.Errorf("%q is not understood", f)
-		}
-		if l.every, err = strconv.Atoi(m); err == nil && l.every > 0 {
-			l.rem, err = strconv.Atoi(value)
-		} else if err == nil {
-			err = errors.New("n%0 is no remainder")
-		}
+		return fmt.Errorf("%q is not understood", f)
 	}
+	l.at[key] = value
 	return err
 }
 
@@ -200,22 +158,7 @@ func (l *line) strikes(s subject, since time.Duration) bool {
 			return false
 		}
 	}
-	switch {
-	case since < l.from, l.span > 0 && since >= l.from+l.span, l.times > 0 && l.hits >= l.times, l.every > 0 && s.n%l.every != l.rem:
-		return false
-	case l.percent > 0 && l.rand.IntN(100) >= l.percent:
-		return false
-	}
-	l.hits++
-	return true
-}
-
-// drawn is a time between the two that the line names.
-func (l *line) drawn() time.Duration {
-	if l.high <= l.low {
-		return l.low
-	}
-	return l.low + time.Duration(l.rand.Int64N(int64(l.high-l.low)))
+	return l.Nth.Has(s.n) && l.When.Strikes(since)
 }
 
 // striking is the first line of a kind that strikes now, or nil. Server.mu is held.
@@ -235,7 +178,7 @@ func (s *Server) Idle() []string {
 	defer s.mu.Unlock()
 	var out []string
 	for _, l := range s.script {
-		if l.hits == 0 {
+		if l.Hits == 0 {
 			out = append(out, l.where+": "+l.what)
 		}
 	}

@@ -173,7 +173,7 @@ func (s *Server) skew() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l := s.striking("account", "clock", subject{}); l != nil {
-		return l.low
+		return l.Low
 	}
 	return 0
 }
@@ -305,7 +305,7 @@ func (c *call) disturb(w http.ResponseWriter, way *line, text string) bool {
 	switch {
 	case way.what == "slow":
 		c.s.mu.Lock()
-		d := way.drawn()
+		d := way.Moment()
 		c.s.mu.Unlock()
 		c.wait(d)
 		return false
