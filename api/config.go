@@ -78,6 +78,17 @@ func (s *ServerConfig) Pool(name string) *PoolSpec {
 	return &PoolSpec{}
 }
 
+// Provider is what the configuration says of a provider; the zero ProviderSpec of one that it does not
+// have.
+func (s *ServerConfig) Provider(name string) *ProviderSpec {
+	for i := range s.Providers {
+		if p := &s.Providers[i]; p.Name == name {
+			return p
+		}
+	}
+	return &ProviderSpec{}
+}
+
 // BlobConfig says where output, declared outputs and uploads are kept.
 type BlobConfig struct {
 	URL       string   `json:"url,omitempty" doc:"A bucket, as s3://name or file:///path. Default: the directory blobs in the data directory."`

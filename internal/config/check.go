@@ -306,7 +306,7 @@ func (c *checks) pools(s *api.ServerConfig) {
 		}
 		c.duration(at+".ready_timeout", p.ReadyTimeout, api.Duration(10*time.Minute))
 		c.duration(at+".sideline", p.Sideline, api.MaxTimeout)
-		if v := provider(s, p.Provider); v != nil {
+		if v := s.Provider(p.Provider); v.Name != "" {
 			c.poolOfProvider(at, p, v)
 		}
 	}

@@ -72,7 +72,7 @@ func Defaults(s *api.ServerConfig) {
 		fill(&p.InputLimit, api.DefaultInputLimit)
 		fill(&p.Placement, api.PlacementBinpack)
 		probeDefaults(&p.BootProbe)
-		if v := provider(s, p.Provider); v != nil && endsBilling(v) {
+		if endsBilling(s.Provider(p.Provider)) {
 			fill(&p.Lease, defaultLease)
 		}
 	}
@@ -108,22 +108,9 @@ func probeDefaults(p *api.ProbeSpec) {
 	}
 }
 
-// provider is the one of a name, or nil.
-func provider(s *api.ServerConfig, name string) *api.ProviderSpec {
-	for i := range s.Providers {
-		if s.Providers[i].Name == name {
-			return &s.Providers[i]
-		}
-	}
-	return nil
-}
-
 // offerings are the names of what a provider sells; of a program they are not known beforehand.
 func offerings(s *api.ServerConfig, name string) []string {
-	p := provider(s, name)
-	if p == nil {
-		return nil
-	}
+	p := s.Provider(name)
 	var names []string
 	for j := range p.Offerings {
 		names = append(names, p.Offerings[j].Name)

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/atomicfile"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/boot"
@@ -46,15 +45,14 @@ func openKeys(dataDir string) (*keys, error) {
 		return nil, err
 	}
 	k := &keys{file: filepath.Join(dir, loginKey)}
-	private, err := readOrMake(k.file, newLoginKey)
+	if _, err := readOrMake(k.file, newLoginKey); err != nil {
+		return nil, err
+	}
+	line, err := publicHalf(k.file)
 	if err != nil {
 		return nil, err
 	}
-	signer, err := ssh.ParsePrivateKey(private)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", k.file, err)
-	}
-	k.authorized = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))) + " muster"
+	k.authorized = line + " muster"
 	path := filepath.Join(dir, hostSecret)
 	secret, err := readOrMake(path, newHostSecret)
 	if err != nil {
@@ -100,7 +98,7 @@ func (s *Server) cloudKeys() (*keys, error) {
 
 // bootOf is what the instance of an intent gets for its first start. See fleet.Config.
 func (s *Server) bootOf(_ muster.PoolName, name muster.ProviderName, token muster.Token) (cloud.Boot, error) {
-	spec := s.providerSpec(name)
+	spec := s.config().Provider(string(name))
 	k, err := s.cloudKeys()
 	if err != nil {
 		return cloud.Boot{}, err
@@ -108,7 +106,7 @@ func (s *Server) bootOf(_ muster.PoolName, name muster.ProviderName, token muste
 	c := boot.Config{Secret: k.secret, AuthorizedKey: k.authorized}
 	if spec.SSH != nil && spec.SSH.KeyFile != "" {
 		if c.AuthorizedKey, err = publicHalf(spec.SSH.KeyFile); err != nil {
-			return cloud.Boot{}, err
+			return cloud.Boot{}, &muster.Fault{Kind: muster.FaultInvalid, Field: "ssh.key_file", Message: "provider " + string(name) + ": ssh.key_file", Err: err}
 		}
 	}
 	if spec.UserDataFile != "" {
@@ -124,15 +122,15 @@ func (s *Server) bootOf(_ muster.PoolName, name muster.ProviderName, token muste
 	return boot.For(c, token)
 }
 
-// publicHalf is the public key of a private key file, as a line.
+// publicHalf is the public key of a private key file, as a line. Errors name the file.
 func publicHalf(file string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return "", &muster.Fault{Kind: muster.FaultInvalid, Field: "ssh.key_file", Message: "ssh.key_file", Err: err}
+		return "", err
 	}
 	signer, err := ssh.ParsePrivateKey(b)
 	if err != nil {
-		return "", &muster.Fault{Kind: muster.FaultInvalid, Field: "ssh.key_file", Message: "ssh.key_file " + file, Err: err}
+		return "", fmt.Errorf("%s: %w", file, err)
 	}
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))), nil
 }
@@ -149,15 +147,4 @@ func (s *Server) replacementKey(n *state.Node) (private muster.Secret, line stri
 	}
 	private, line, err = boot.Replacement(k.secret, n.Token)
 	return private, line, err == nil, err
-}
-
-// providerSpec is the configuration of a provider; the zero one if there is none.
-func (s *Server) providerSpec(name muster.ProviderName) *api.ProviderSpec {
-	config := s.config()
-	for i := range config.Providers {
-		if p := &config.Providers[i]; p.Name == string(name) {
-			return p
-		}
-	}
-	return &api.ProviderSpec{}
 }

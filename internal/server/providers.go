@@ -249,7 +249,7 @@ func (s *Server) probe(n *state.Node) reach.Probe {
 	if p := config.Pool(string(n.Pool)); p.BootProbe.Command != "" {
 		return reach.Probe{Command: p.BootProbe.Command, Timeout: p.BootProbe.Timeout.Std()}
 	}
-	p := s.providerSpec(n.Offering.Provider)
+	p := config.Provider(string(n.Offering.Provider))
 	return reach.Probe{Command: p.BootProbe.Command, Timeout: p.BootProbe.Timeout.Std()}
 }
 

@@ -300,8 +300,12 @@ func (r *Reach) hostKeys(ctx context.Context, p cloud.Provider, n *state.Node, a
 	}
 	if n.HostKey != "" {
 		keys := []string{n.HostKey}
-		// The replacement may be on the host already although the log does not say so: a server can
-		// die between the two, and a restored backup is older than both.
+		// Until the node has joined, the replacement may be on the host already although the log does
+		// not say so: a server can die between the two, and a restored backup is older than both.
+		// After that the log has it, and nothing is derived for each connection.
+		if n.Joined != 0 {
+			return keys, nil
+		}
 		if _, line, ok := r.replacement(n); ok && line != n.HostKey {
 			keys = append(keys, line)
 		}

@@ -37,8 +37,8 @@ func (p *planner) readBlocks(blocks []Block) {
 		b := &p.blocks[i]
 		b.Block = blocks[i]
 		for k, t := range p.kinds {
-			if b.Covers(k.offering()) {
-				b.used += t.live * k.offering().QuotaWeight()
+			if o := k.offering(); b.Covers(o) {
+				b.used += t.live * o.QuotaWeight()
 				b.launching += t.launching
 			}
 		}
