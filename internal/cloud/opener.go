@@ -16,8 +16,9 @@ type Env struct {
 	Owner string
 	// Dir is a directory for what the provider keeps.
 	Dir string
-	// KeyFile is the path of the private key that logs in to its instances.
-	KeyFile string
+	// Access is how its instances are reached, but for their addresses and what the driver knows
+	// better where it is empty: the login user of an image, the command that ends a machine.
+	Access Access
 	// Offerings are those of the configuration, for providers whose operator defines them.
 	Offerings []muster.Offering
 	Logger    *slog.Logger

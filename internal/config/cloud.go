@@ -69,6 +69,9 @@ func (c *checks) cloud(at string, p *api.ProviderSpec) {
 			c.Add(at+".endpoint", "is %s; write an address, as https://ec2.example.org", validate.Quote(p.Endpoint))
 		}
 	}
+	if p.SSH != nil && p.SSH.KnownHosts != "" && isCloud(p) {
+		c.Add(at+".ssh.known_hosts", "is for hosts that have their keys already; the server makes those of this provider's instances")
+	}
 	c.cloudNeeds(at, p)
 	if strings.ContainsAny(p.Image, " \t\n") {
 		c.Add(at+".image", "is %s; it has no spaces", validate.Quote(p.Image))

@@ -66,6 +66,7 @@ func TestCloudRefusals(t *testing.T) {
 		{"ec2", func(p *api.ProviderSpec) { p.Prices = map[string]float64{"m7i": -1} }, `providers[0].prices.m7i: is -1; it is 0 to 1e9`},
 		{"qemu", func(p *api.ProviderSpec) { p.Markets = []string{"spot"} }, `providers[0].markets: is for providers of type ec2; this one is qemu`},
 		{"hetzner", func(p *api.ProviderSpec) { p.Disk = 1 }, `providers[0].disk: is for providers of type ec2; this one is hetzner`},
+		{"ec2", func(p *api.ProviderSpec) { p.SSH = &api.SSHSpec{KnownHosts: "/known_hosts"} }, `providers[0].ssh.known_hosts: is for hosts that have their keys already; the server makes those of this provider's instances`},
 		{"qemu", func(p *api.ProviderSpec) { p.Image = "debian-12" }, `providers[0].image: is "debian-12"; write an absolute path`},
 	} {
 		s := good()

@@ -95,10 +95,8 @@ func (s *Server) cloudProvider(spec *api.ProviderSpec, env cloud.Env) (cloud.Pro
 		o.Limit = spec.Offerings[i].Max
 		env.Offerings = append(env.Offerings, o)
 	}
-	env.KeyFile = k.file
-	if spec.SSH != nil {
-		env.KeyFile = cmp.Or(spec.SSH.KeyFile, env.KeyFile)
-	}
+	env.Access = access(spec.SSH)
+	env.Access.KeyFile = cmp.Or(env.Access.KeyFile, k.file)
 	return s.opts.OpenCloud(spec, env)
 }
 

@@ -23,10 +23,6 @@ import (
 
 // Open is a cloud.Opener.
 func Open(spec *api.ProviderSpec, env cloud.Env) (cloud.Provider, error) {
-	user, shutdown := "", ""
-	if spec.SSH != nil {
-		user, shutdown = spec.SSH.User, spec.SSH.Shutdown
-	}
 	prices, err := pricesOf(spec)
 	if err != nil {
 		return nil, err
@@ -40,19 +36,19 @@ func Open(spec *api.ProviderSpec, env cloud.Env) (cloud.Provider, error) {
 	case api.ProviderQemu:
 		return qemu.New(qemu.Config{
 			Name: name, Owner: env.Owner, Dir: env.Dir, Image: spec.Image, Offerings: env.Offerings, Accelerator: spec.Accelerator,
-			User: user, KeyFile: env.KeyFile, Shutdown: shutdown, Logger: env.Logger,
+			Access: env.Access, Logger: env.Logger,
 		})
 	case api.ProviderEC2:
 		return ec2.New(ec2.Config{
 			Name: name, Owner: env.Owner, Region: spec.Region, Subnets: spec.Subnets, SecurityGroups: spec.SecurityGroups,
 			Types: spec.Types, Markets: markets, Image: spec.Image, Disk: spec.Disk.Bytes(), PublicIP: spec.PublicIP, InstanceProfile: spec.Profile,
-			Prices: prices, User: user, KeyFile: env.KeyFile, Profile: spec.Credentials.Profile, CredentialsFile: spec.Credentials.File,
+			Prices: prices, Access: env.Access, Profile: spec.Credentials.Profile, CredentialsFile: spec.Credentials.File,
 			Endpoint: spec.Endpoint, Logger: env.Logger,
 		})
 	case api.ProviderHetzner:
 		return hetzner.New(hetzner.Config{
 			Name: name, Owner: env.Owner, TokenFile: spec.TokenFile, Locations: spec.Locations, Types: spec.Types, Image: spec.Image,
-			PublicIP: spec.PublicIP, Network: spec.Network, Prices: prices, User: user, KeyFile: env.KeyFile,
+			PublicIP: spec.PublicIP, Network: spec.Network, Prices: prices, Access: env.Access,
 			Endpoint: spec.Endpoint, Logger: env.Logger,
 		})
 	}

@@ -40,7 +40,7 @@ func TestPricesOf(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
-	env := cloud.Env{Owner: "c1", Dir: "/tmp/m", KeyFile: "/key"}
+	env := cloud.Env{Owner: "c1", Dir: "/tmp/m", Access: cloud.Access{KeyFile: "/key"}}
 	ec2 := api.CloudSpec{Region: "eu-central-1", Subnets: []string{"subnet-0a"}, SecurityGroups: []string{"sg-0c"}}
 	for kind, c := range map[string]api.CloudSpec{"qemu": {Image: "/image.qcow2"}, "ec2": ec2} {
 		p, err := Open(&api.ProviderSpec{Name: "x", Type: kind, CloudSpec: c}, env)

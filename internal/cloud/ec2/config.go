@@ -49,8 +49,9 @@ type Config struct {
 	InstanceProfile string
 	Prices          driver.Prices
 
-	// User is the login user; empty: that of the image's alias. KeyFile is the private key's path.
-	User, KeyFile string
+	// Access is how instances are reached, without their addresses. User is that of the image's alias
+	// if empty, Shutdown is poweroff.
+	Access cloud.Access
 
 	// Profile is one of the AWS configuration files, CredentialsFile a file in their format. Both
 	// empty: AWS's own chain (environment, files, web identity, the machine's role).
@@ -120,7 +121,8 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provider %s: %w", cfg.Name, err)
 	}
-	if cfg.User = cmp.Or(cfg.User, img.user); cfg.User == "" {
+	cfg.Access.Shutdown = cmp.Or(cfg.Access.Shutdown, "poweroff")
+	if cfg.Access.User = cmp.Or(cfg.Access.User, img.user); cfg.Access.User == "" {
 		return nil, fmt.Errorf("provider %s: ssh.user is missing: %s is not an alias, so the login user of the image is not known", cfg.Name, cfg.Image)
 	}
 	if len(cfg.Markets) == 0 {

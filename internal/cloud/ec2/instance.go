@@ -525,7 +525,9 @@ func (p *Provider) address(i *instance) string {
 }
 
 func (p *Provider) access(address string) cloud.Access {
-	return cloud.Access{Address: address, User: p.cfg.User, KeyFile: p.cfg.KeyFile, Shutdown: "poweroff"}
+	a := p.cfg.Access
+	a.Address = address
+	return a
 }
 
 // addressless are all instances without an address, to be asked for together with this one; none

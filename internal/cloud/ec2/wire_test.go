@@ -213,7 +213,7 @@ func (c *canned) open(edit func(*Config)) *Provider {
 	c.t.Cleanup(s.Close)
 	cfg := Config{
 		Name: "aws", Owner: "c1", Region: "eu-central-1", Subnets: []string{"subnet-0a", "subnet-0a2", "subnet-0b"}, SecurityGroups: []string{"sg-1"},
-		Types: driver.Globs{"m7i.*"}, Endpoint: s.URL, Credentials: keys{}, Now: func() time.Time { return testNow }, KeyFile: "/key",
+		Types: driver.Globs{"m7i.*"}, Endpoint: s.URL, Credentials: keys{}, Now: func() time.Time { return testNow }, Access: cloud.Access{KeyFile: "/key"},
 	}
 	if edit != nil {
 		edit(&cfg)

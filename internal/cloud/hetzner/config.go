@@ -39,8 +39,9 @@ type Config struct {
 	Network string
 	Prices  driver.Prices
 
-	// User is the login user; empty: root. KeyFile is the private key's path.
-	User, KeyFile string
+	// Access is how servers are reached, without their addresses. User is root if empty. Shutdown is
+	// not used: a server that is switched off costs as much as one that runs.
+	Access cloud.Access
 
 	// Endpoint is the address of the API with its version; empty: Hetzner's own.
 	Endpoint string
@@ -100,7 +101,7 @@ func New(cfg Config) (*Provider, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("provider %s: %w", cmp.Or(string(cfg.Name), "hetzner"), err)
 	}
-	cfg.Image, cfg.User = cmp.Or(cfg.Image, defaultImage), cmp.Or(cfg.User, "root")
+	cfg.Image, cfg.Access.User = cmp.Or(cfg.Image, defaultImage), cmp.Or(cfg.Access.User, "root")
 	cfg.Poll = cmp.Or(cfg.Poll, defaultPoll)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Now == nil {

@@ -29,7 +29,7 @@ func open(t *testing.T, c *hetznertest.Cloud, owner string, edit func(*Config)) 
 	if err := os.WriteFile(file, []byte(hetznertest.Token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Name: "hz", Owner: owner, TokenFile: file, Locations: []string{"fsn1", "nbg1"}, KeyFile: "/key", Endpoint: c.URL, Poll: time.Millisecond}
+	cfg := Config{Name: "hz", Owner: owner, TokenFile: file, Locations: []string{"fsn1", "nbg1"}, Access: cloud.Access{KeyFile: "/key"}, Endpoint: c.URL, Poll: time.Millisecond}
 	if edit != nil {
 		edit(&cfg)
 	}

@@ -383,6 +383,7 @@ func (p *Provider) Access(ctx context.Context, id muster.InstanceID) (cloud.Acce
 	if address == "" {
 		return cloud.Access{}, &muster.Fault{Kind: muster.FaultUnavailable, Message: "server " + string(id) + " has no address yet", After: 5 * time.Second}
 	}
-	// No Shutdown: a server that is switched off costs as much as one that runs.
-	return cloud.Access{Address: address, User: p.cfg.User, KeyFile: p.cfg.KeyFile}, nil
+	a := p.cfg.Access
+	a.Address, a.Shutdown = address, ""
+	return a, nil
 }

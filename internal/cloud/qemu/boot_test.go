@@ -38,7 +38,7 @@ func TestRealBoot(t *testing.T) {
 	if err := os.WriteFile(key, []byte(private.Reveal()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(Config{Name: "here", Owner: "o", Dir: h.dir, Image: image, KeyFile: key,
+	p, err := New(Config{Name: "here", Owner: "o", Dir: h.dir, Image: image, Access: cloud.Access{KeyFile: key},
 		Offerings: []muster.Offering{{Name: "small", Available: true, Capacity: muster.Resources{CPU: 2000, Memory: muster.GiB, Disk: 4 * muster.GiB}}}})
 	if err != nil {
 		t.Fatal(err)

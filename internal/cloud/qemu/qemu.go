@@ -53,10 +53,10 @@ type Config struct {
 	Offerings []muster.Offering
 	// Accelerator is kvm or tcg. Empty: kvm if it works here, else tcg.
 	Accelerator string
-	// User is the login user of the image, KeyFile the private key for it. Shutdown is the command
-	// that ends the machine.
-	User, KeyFile, Shutdown string
-	Logger                  *slog.Logger
+	// Access is how machines are reached, without their addresses. User is debian if empty, Shutdown is
+	// poweroff.
+	Access cloud.Access
+	Logger *slog.Logger
 }
 
 // Provider makes virtual machines on this host.
@@ -101,8 +101,8 @@ func New(cfg Config) (*Provider, error) {
 		return nil, fmt.Errorf("provider qemu: the directory %s has %d bytes; it has at most %d, because the sockets of the machines are below it: choose a shorter data_dir or name", cfg.Dir, len(cfg.Dir), maxDir)
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	cfg.User = cmp.Or(cfg.User, "debian")
-	cfg.Shutdown = cmp.Or(cfg.Shutdown, "poweroff")
+	cfg.Access.User = cmp.Or(cfg.Access.User, "debian")
+	cfg.Access.Shutdown = cmp.Or(cfg.Access.Shutdown, "poweroff")
 	if len(cfg.Offerings) == 0 {
 		cfg.Offerings = []muster.Offering{hostOffering()}
 	}
@@ -158,7 +158,9 @@ func (p *Provider) Access(_ context.Context, id muster.InstanceID) (cloud.Access
 	if err != nil {
 		return cloud.Access{}, err
 	}
-	return cloud.Access{Address: fmt.Sprintf("127.0.0.1:%d", m.Port), User: p.cfg.User, KeyFile: p.cfg.KeyFile, Shutdown: p.cfg.Shutdown}, nil
+	a := p.cfg.Access
+	a.Address = fmt.Sprintf("127.0.0.1:%d", m.Port)
+	return a, nil
 }
 
 // Suspend is cloud.Suspender's. A suspended machine keeps its memory, and uses no processor.

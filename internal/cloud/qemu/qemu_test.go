@@ -59,7 +59,7 @@ func (h *host) open(t *testing.T, owner string, limit int) *Provider {
 }
 
 func (h *host) config(owner string, limit int) Config {
-	return Config{Name: "here", Owner: owner, Dir: h.dir, Image: h.image, Accelerator: "tcg", KeyFile: "/key",
+	return Config{Name: "here", Owner: owner, Dir: h.dir, Image: h.image, Accelerator: "tcg", Access: cloud.Access{KeyFile: "/key"},
 		Offerings: []muster.Offering{{Name: "small", Market: muster.OnDemand, Available: true, Limit: limit,
 			Capacity: muster.Resources{CPU: 1000, Memory: 64 * muster.MiB, Disk: 64 * muster.MiB}}}}
 }
@@ -236,6 +236,22 @@ func TestProcessOfAnother(t *testing.T) {
 	write(was)
 	if errs := p.Destroy(t.Context(), []muster.InstanceID{i.ID}); errs[0] != nil {
 		t.Error(errs[0])
+	}
+}
+
+// TestAccess: what the configuration says of SSH is kept, and what it leaves out is the image's.
+func TestAccess(t *testing.T) {
+	h := newHost(t)
+	p := h.open(t, "o", 0)
+	p.cfg.Access.Dir = "/opt/muster"
+	i := create(t, p, "t")
+	defer p.Destroy(context.Background(), []muster.InstanceID{i.ID})
+	a, err := p.Access(t.Context(), i.ID)
+	if err != nil || !strings.HasPrefix(a.Address, "127.0.0.1:") {
+		t.Fatal(a, err)
+	}
+	if a.Address = ""; a.Dir != "/opt/muster" || a.User != "debian" || a.KeyFile != "/key" || a.Shutdown != "poweroff" {
+		t.Errorf("%+v", a)
 	}
 }
 

@@ -41,7 +41,7 @@ func (s stand) Open(t *testing.T, owner string) cloud.Provider {
 	p, err := ec2.New(ec2.Config{
 		Name: "aws", Owner: owner, Region: "eu-central-1", Subnets: []string{"subnet-0a", "subnet-0b"}, SecurityGroups: []string{"sg-0c"},
 		Types: driver.Globs{"m7i.*"}, Markets: []muster.Market{muster.OnDemand, muster.Spot}, Endpoint: "http://ec2.test/",
-		Credentials: keys{}, KeyFile: "/key", Client: &http.Client{Transport: s.Transport()},
+		Credentials: keys{}, Access: cloud.Access{KeyFile: "/key"}, Client: &http.Client{Transport: s.Transport()},
 	})
 	if err != nil {
 		t.Fatal(err)
