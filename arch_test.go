@@ -55,6 +55,7 @@ var rules = []rule{
 	{place: "internal/remote", may: []string{".", "internal/remote/bridge"}, third: []string{"golang.org/x/crypto", "golang.org/x/sys"}},
 	{place: "internal/atomicfile"},
 	{place: "internal/fields"},
+	{place: "internal/filelock"},
 	{place: "internal/wait"},
 	{place: "internal/safetar"},
 	{place: "internal/testwait"},
@@ -174,7 +175,7 @@ var rules = []rule{
 var services = []string{".", "api", "internal/state", "internal/decide/...", "internal/present", "internal/explain", "internal/problem", "internal/clock", "internal/policy", "internal/wire/...", "internal/blob"}
 
 // leaves import nothing of this module. All packages but the pure ones may use them: one of them has a clock, the other files.
-var leaves = []string{"internal/atomicfile", "internal/fields", "internal/wait"}
+var leaves = []string{"internal/atomicfile", "internal/fields", "internal/filelock", "internal/wait"}
 
 // notSayable are names that say nothing.
 var notSayable = []string{"util", "utils", "common", "helper", "helpers", "types", "structs", "models", "manager", "misc", "shared", "base"}

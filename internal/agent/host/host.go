@@ -23,6 +23,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/teardown"
 	"github.com/musterhq/muster/internal/atomicfile"
+	"github.com/musterhq/muster/internal/filelock"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -323,18 +324,9 @@ func (h Host) lock(ctx context.Context) (unlock func(), err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockFor)
 	defer cancel()
-	retry := time.NewTicker(lockEvery)
-	defer retry.Stop()
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil
-		}
-		select {
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, fmt.Errorf("%s is locked by another start or clear: %w", filepath.Join(h.Base, lockName), err)
-		case <-retry.C:
-		}
+	if !filelock.Take(ctx, f, lockEvery) {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s is locked by another start or clear: %w", filepath.Join(h.Base, lockName), ctx.Err())
 	}
+	return func() { _ = f.Close() }, nil
 }

@@ -14,12 +14,10 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/atomicfile"
 	"github.com/musterhq/muster/internal/cloud"
-	"github.com/musterhq/muster/internal/wait"
+	"github.com/musterhq/muster/internal/filelock"
 )
 
 // Names in a machine's directory.
@@ -206,11 +204,9 @@ func lock(ctx context.Context, dir string) (unlock func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		for unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-			if !wait.For(ctx, 20*time.Millisecond) {
-				_ = f.Close()
-				return nil, &muster.Fault{Kind: muster.FaultTransient, Message: "another call works on the machine", Err: ctx.Err()}
-			}
+		if !filelock.Take(ctx, f, 20*time.Millisecond) {
+			_ = f.Close()
+			return nil, &muster.Fault{Kind: muster.FaultTransient, Message: "another call works on the machine", Err: ctx.Err()}
 		}
 		// A destroy may have moved the directory away while this call waited.
 		is, err := f.Stat()

@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/atomicfile"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/filelock"
 )
 
 // Names in the provider's directory.
@@ -109,20 +109,11 @@ func (p *Provider) lock(ctx context.Context) (unlock func(), err error) {
 		return nil, transient(err, "hosts")
 	}
 	// Nothing under the lock waits for a host: it is held for a few writes.
-	retry := time.NewTicker(lockRetry)
-	defer retry.Stop()
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil
-		}
-		select {
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, transient(ctx.Err(), "hosts: their records are locked")
-		case <-retry.C:
-		}
+	if !filelock.Take(ctx, f, lockRetry) {
+		_ = f.Close()
+		return nil, transient(ctx.Err(), "hosts: their records are locked")
 	}
+	return func() { _ = f.Close() }, nil
 }
 
 const lockRetry = time.Millisecond
