@@ -97,7 +97,7 @@ func (s *Server) cloudKeys() (*keys, error) {
 }
 
 // bootOf is what the instance of an intent gets for its first start. See fleet.Config.
-func (s *Server) bootOf(_ muster.PoolName, name muster.ProviderName, token muster.Token) (cloud.Boot, error) {
+func (s *Server) bootOf(name muster.ProviderName, token muster.Token) (cloud.Boot, error) {
 	spec := s.config().Provider(string(name))
 	k, err := s.cloudKeys()
 	if err != nil {

@@ -46,7 +46,7 @@ type Config struct {
 	Draw func() string
 	// Boot returns what the instance of an intent gets for its first start, where its provider is
 	// cloud.Bootable. Equal intents must give equal bytes. If it is nil, none gets anything.
-	Boot func(muster.PoolName, muster.ProviderName, muster.Token) (cloud.Boot, error)
+	Boot func(muster.ProviderName, muster.Token) (cloud.Boot, error)
 }
 
 // Times of the loop.

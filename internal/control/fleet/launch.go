@@ -47,7 +47,7 @@ func (f *Fleet) launch(ctx context.Context, launches []size.Launch, listed map[m
 		}
 		id := f.ids.node()
 		token := f.ids.token()
-		boot, err := f.boot(l.Pool, l.Offering.Provider, token)
+		boot, err := f.boot(l.Offering.Provider, token)
 		if err != nil {
 			f.unbootable(&l, err)
 			continue
@@ -78,7 +78,7 @@ func (f *Fleet) launch(ctx context.Context, launches []size.Launch, listed map[m
 
 // boot is what the instance of an intent gets for its first start; nothing unless its provider is
 // cloud.Bootable.
-func (f *Fleet) boot(pool muster.PoolName, name muster.ProviderName, token muster.Token) (cloud.Boot, error) {
+func (f *Fleet) boot(name muster.ProviderName, token muster.Token) (cloud.Boot, error) {
 	if _, ok := cloud.As[cloud.Bootable](f.cfg.Providers[name]); !ok || f.cfg.Boot == nil {
 		return cloud.Boot{}, nil
 	}
@@ -87,7 +87,7 @@ func (f *Fleet) boot(pool muster.PoolName, name muster.ProviderName, token muste
 		return cloud.Boot{}, muster.Faultf(muster.FaultUnavailable,
 			"its instances need log format %d, and the log has format %d until every server of the cluster reads a newer one", state.FormatHostKey, got)
 	}
-	return f.cfg.Boot(pool, name, token)
+	return f.cfg.Boot(name, token)
 }
 
 // unbootable blocks what cannot be launched for want of user data, and logs it once per block.
@@ -122,7 +122,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 		intents[i] = cloud.Intent{Token: n.Token, Node: n.ID, Pool: n.Pool, Offering: n.Offering.Name, Zone: n.Offering.Zone, Market: n.Offering.Market}
 		// Only a changed configuration can make this fail where the launch did not. The driver then
 		// refuses the intent, because it lacks the user data.
-		intents[i].Boot, _ = f.boot(n.Pool, name, n.Token)
+		intents[i].Boot, _ = f.boot(name, n.Token)
 	}
 	callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, createTimeout))
 	results := f.providers[name].Create(callCtx, intents)

@@ -66,7 +66,7 @@ func TestWeighedQuota(t *testing.T) {
 func TestBootIsPinned(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.cloud = fake.New(fake.Config{Offerings: w.offers, Created: w.created, Destroyed: w.destroyed, UserDataLimit: 100})
-		w.bootOf = func(_ muster.PoolName, _ muster.ProviderName, token muster.Token) (cloud.Boot, error) {
+		w.bootOf = func(_ muster.ProviderName, token muster.Token) (cloud.Boot, error) {
 			return cloud.Boot{UserData: muster.NewSecret("data of " + string(token)), HostKey: "key of " + string(token)}, nil
 		}
 		w.script("create: lost once")
@@ -88,7 +88,7 @@ func TestBootIsPinned(t *testing.T) {
 func TestNothingWithoutUserData(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.cloud = fake.New(fake.Config{Offerings: w.offers, Created: w.created, Destroyed: w.destroyed, UserDataLimit: 100})
-		w.bootOf = func(muster.PoolName, muster.ProviderName, muster.Token) (cloud.Boot, error) {
+		w.bootOf = func(muster.ProviderName, muster.Token) (cloud.Boot, error) {
 			return cloud.Boot{}, muster.Faultf(muster.FaultInvalid, "user_data_file: no such file")
 		}
 		w.must(&state.FormatRaised{Format: state.FormatNewest})

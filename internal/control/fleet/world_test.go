@@ -67,7 +67,7 @@ type world struct {
 	dial  func(ctx context.Context)
 
 	// bootOf makes user data; nil: none.
-	bootOf func(muster.PoolName, muster.ProviderName, muster.Token) (cloud.Boot, error)
+	bootOf func(muster.ProviderName, muster.Token) (cloud.Boot, error)
 
 	paused bool // the scheduler is
 	fleet  *fleet.Fleet
