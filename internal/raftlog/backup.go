@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/musterhq/muster/internal/atomicfile"
+	"github.com/musterhq/muster/internal/raftlog/image"
 )
 
 // keyCurrentTerm is where raft keeps its term in the StableStore.
@@ -40,12 +41,12 @@ func (l *Log) Backup(ctx context.Context, w io.Writer) (BackupInfo, error) {
 	if p.index == 0 {
 		return BackupInfo{}, errors.New("backup: there is nothing yet to back up")
 	}
-	image, err := newImageWriter(ctxWriter{ctx, w}, imageHeader{Made: p.at, Index: p.index, Term: p.term})
+	out, err := image.NewWriter(ctxWriter{ctx, w}, image.Header{Made: p.at, Index: p.index, Term: p.term})
 	if err == nil {
-		_, err = p.WriteTo(image)
+		_, err = p.WriteTo(out)
 	}
 	if err == nil {
-		err = image.finish()
+		err = out.Finish()
 	}
 	if err != nil {
 		return BackupInfo{}, fmt.Errorf("backup: %w", err)
@@ -115,7 +116,7 @@ func (d *directory) restoreIfEmpty(r io.Reader) (_ BackupInfo, err error) {
 
 // restore writes the format file last: without it the directory is refused.
 func (d *directory) restore(r io.Reader) (BackupInfo, error) {
-	body, h, err := newImageReader(r)
+	body, h, err := image.NewReader(r)
 	if err != nil {
 		return BackupInfo{}, fmt.Errorf("the backup: %w", err)
 	}
@@ -147,7 +148,7 @@ func (d *directory) restore(r io.Reader) (BackupInfo, error) {
 }
 
 // restoreSnapshot makes the backup the first snapshot of a server alone.
-func (d *directory) restoreSnapshot(body *imageReader, h imageHeader) (p point, err error) {
+func (d *directory) restoreSnapshot(body *image.Reader, h image.Header) (p point, err error) {
 	dir := d.file(snapshotName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return p, err
@@ -164,7 +165,7 @@ func (d *directory) restoreSnapshot(body *imageReader, h imageHeader) (p point, 
 		return p, fmt.Errorf("the backup: %w: its header and its state disagree", ErrDamaged)
 	}
 	h.Configuration, h.ConfigurationIndex = configurationAlone(d.server), 1
-	w, err := newImageWriter(f, h)
+	w, err := image.NewWriter(f, h)
 	if err != nil {
 		return p, err
 	}
@@ -172,7 +173,7 @@ func (d *directory) restoreSnapshot(body *imageReader, h imageHeader) (p point, 
 	if _, err := p.WriteTo(w); err != nil {
 		return p, fmt.Errorf("the backup: %w", err)
 	}
-	if err := w.finish(); err != nil {
+	if err := w.Finish(); err != nil {
 		return p, err
 	}
 	return p, errors.Join(f.Sync(), atomicfile.SyncDir(dir), atomicfile.SyncDir(d.path))
@@ -192,7 +193,7 @@ func configurationAlone(server string) raft.Configuration {
 // wipe removes what this package may have put into a directory that was empty.
 func (d *directory) wipe() error {
 	var errs []error
-	for _, name := range []string{formatName, restoredName, logName, snapshotName, lockName} {
+	for _, name := range []string{formatName, restoredName, joiningName, logName, snapshotName, lockName} {
 		errs = append(errs, os.RemoveAll(d.file(name)))
 	}
 	return errors.Join(errs...)

@@ -24,6 +24,7 @@ const (
 	lockName     = "lock"       // flock; holds the pid of the server that runs
 	formatName   = "format"     // what wrote the rest; its absence means fresh
 	restoredName = "restored"   // there until the restored server has a new epoch
+	joiningName  = "joining"    // there until something of the others' log has arrived
 	logName      = "log"        // directory: segments of the write-ahead log
 	snapshotName = "snapshots"  // directory: image files
 	lostFound    = "lost+found" // a file system's own, if the directory is its root

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+
+	"github.com/musterhq/muster/internal/raftlog/image"
 )
 
 // What a caller may meet. All but ErrAmbiguous and StorageError mean that the
@@ -32,8 +34,8 @@ func ambiguous(cause error) error {
 // Why a data directory or a backup is refused.
 var (
 	ErrLocked   = errors.New("in use by another server")
-	ErrNewer    = errors.New("written by a newer version")
-	ErrDamaged  = errors.New("damaged")
+	ErrNewer    = image.ErrNewer
+	ErrDamaged  = image.ErrDamaged
 	ErrNotEmpty = errors.New("not empty")
 )
 

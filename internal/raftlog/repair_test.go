@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +17,8 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/types"
 	"pgregory.net/rapid"
+
+	"github.com/musterhq/muster/internal/raftlog/image"
 )
 
 // stubborn records nothing more after n lists of segments: as if the process
@@ -361,58 +362,10 @@ func TestEntryGolden(t *testing.T) {
 	}
 }
 
-func TestImageRoundTrip(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
-		parts := rapid.SliceOfN(rapid.IntRange(0, 3*imageChunk/2), 0, 4).Draw(r, "parts")
-		var file, body bytes.Buffer
-		w, err := newImageWriter(&file, imageHeader{Index: 7, Term: 3, Made: 5})
-		if err != nil {
-			r.Fatal(err)
-		}
-		for i, n := range parts {
-			p := bytes.Repeat([]byte{byte(i + 1)}, n)
-			body.Write(p)
-			if k, err := w.Write(p); err != nil || k != n {
-				r.Fatal(k, err)
-			}
-		}
-		if err := w.finish(); err != nil {
-			r.Fatal(err)
-		}
-		b := file.Bytes()
-		read := func(b []byte) ([]byte, error) {
-			ir, h, err := newImageReader(bytes.NewReader(b))
-			if err != nil {
-				return nil, err
-			}
-			if h.Index != 7 || h.Term != 3 || h.Made != 5 {
-				return nil, fmt.Errorf("header %+v", h)
-			}
-			return io.ReadAll(ir)
-		}
-		got, err := read(b)
-		if err != nil || !bytes.Equal(got, body.Bytes()) {
-			r.Fatalf("%v: %d bytes of %d", err, len(got), body.Len())
-		}
-		if n, err := bodyLength(bytes.NewReader(b), int64(len(b))); err != nil || n != int64(body.Len()) {
-			r.Fatalf("length %d, %v", n, err)
-		}
-		if _, err := read(b[:rapid.IntRange(0, len(b)-1).Draw(r, "cut")]); !errors.Is(err, ErrDamaged) {
-			r.Fatalf("cut: %v", err)
-		}
-		bad := bytes.Clone(b)
-		where := rapid.OneOf(rapid.IntRange(0, len(b)-1), rapid.IntRange(0, min(len(b)-1, 300)), rapid.IntRange(len(b)-imageTrailer, len(b)-1)).Draw(r, "where")
-		bad[where] ^= 1 << rapid.IntRange(0, 7).Draw(r, "bit")
-		if got, err := read(bad); err == nil {
-			r.Fatalf("a changed bit at %d of %d went unnoticed (%d bytes)", where, len(b), len(got))
-		}
-	})
-}
-
 // Snapshots and backups, too, are on people's disks.
 func TestImageGolden(t *testing.T) {
 	var b bytes.Buffer
-	w, err := newImageWriter(&b, imageHeader{Made: 5, Index: 7, Term: 3, Configuration: configurationAlone("s-1"), ConfigurationIndex: 1})
+	w, err := image.NewWriter(&b, image.Header{Made: 5, Index: 7, Term: 3, Configuration: configurationAlone("s-1"), ConfigurationIndex: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -420,7 +373,7 @@ func TestImageGolden(t *testing.T) {
 	if _, err := p.WriteTo(w); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.finish(); err != nil {
+	if err := w.Finish(); err != nil {
 		t.Fatal(err)
 	}
 	const want = "MUSTER\x00\x01" + "\x8a\x00\x00\x00" + "\x55\xb2\x9d\x83" +

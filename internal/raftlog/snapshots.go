@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/musterhq/muster/internal/raftlog/image"
 )
 
 const (
@@ -97,7 +99,7 @@ func readSnapshotMeta(name string) (*raft.SnapshotMeta, error) {
 		return nil, err
 	}
 	defer f.Close()
-	_, h, err := newImageReader(f)
+	_, h, err := image.NewReader(f)
 	if err != nil {
 		return nil, err
 	}
@@ -105,14 +107,15 @@ func readSnapshotMeta(name string) (*raft.SnapshotMeta, error) {
 	if err != nil {
 		return nil, err
 	}
-	size, err := bodyLength(f, st.Size())
+	size, err := image.BodyLength(f, st.Size())
 	if err != nil {
 		return nil, err
 	}
-	return h.meta(size), nil
+	return metaOf(h, size), nil
 }
 
-func (h imageHeader) meta(size int64) *raft.SnapshotMeta {
+// metaOf is what raft knows of a snapshot whose body has that many bytes.
+func metaOf(h image.Header, size int64) *raft.SnapshotMeta {
 	return &raft.SnapshotMeta{
 		Version:            raft.SnapshotVersionMax,
 		ID:                 snapshotID(h.Index, h.Term),
@@ -158,7 +161,7 @@ func (s *snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	r, h, err := newImageReader(f)
+	r, h, err := image.NewReader(f)
 	if err == nil {
 		_, err = io.Copy(io.Discard, r)
 	}
@@ -168,15 +171,15 @@ func (s *snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("snapshot %s: %w", id, err), f.Close())
 	}
-	size := int64(r.n)
-	if r, _, err = newImageReader(f); err != nil {
+	size := r.Length()
+	if r, _, err = image.NewReader(f); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("snapshot %s: %w", id, err), f.Close())
 	}
-	return h.meta(size), &snapshotReader{imageReader: r, f: f}, nil
+	return metaOf(h, size), &snapshotReader{Reader: r, f: f}, nil
 }
 
 type snapshotReader struct {
-	*imageReader
+	*image.Reader
 	f *os.File
 }
 
@@ -190,14 +193,14 @@ func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, c r
 	if s.stopping.Load() {
 		return nil, errSnapshotStopped
 	}
-	h := imageHeader{Index: index, Term: term, Configuration: c, ConfigurationIndex: cIndex}
+	h := image.Header{Index: index, Term: term, Configuration: c, ConfigurationIndex: cIndex}
 	k := &snapshotSink{s: s, id: snapshotID(index, term)}
 	k.tmp = s.file(k.id) + tmpSuffix
 	err := s.latch.try(OpSnapshotCreate, k.tmp, k.open)
 	if err != nil {
 		return nil, err
 	}
-	if k.image, err = newImageWriter(sinkFile{k}, h); err != nil {
+	if k.body, err = image.NewWriter(sinkFile{k}, h); err != nil {
 		return nil, errors.Join(err, k.Cancel())
 	}
 	k.header = h
@@ -219,9 +222,9 @@ func (k *snapshotSink) open() (err error) {
 type snapshotSink struct {
 	s        *snapshots
 	id, tmp  string
-	header   imageHeader
+	header   image.Header
 	f, dir   *os.File
-	image    *imageWriter
+	body     *image.Writer
 	unsynced int
 	closed   bool
 }
@@ -252,7 +255,7 @@ func (k *snapshotSink) sync() error {
 
 func (k *snapshotSink) ID() string { return k.id }
 
-func (k *snapshotSink) Write(p []byte) (int, error) { return k.image.Write(p) }
+func (k *snapshotSink) Write(p []byte) (int, error) { return k.body.Write(p) }
 
 // Cancel removes what was written. That fails only on a disk that fails, and
 // the next Open removes it then.
@@ -270,7 +273,7 @@ func (k *snapshotSink) Close() error {
 	if k.closed {
 		return nil
 	}
-	err := k.image.finish()
+	err := k.body.Finish()
 	if err == nil {
 		err = k.sync()
 	}
@@ -289,7 +292,7 @@ func (k *snapshotSink) Close() error {
 		if err := errors.Join(k.dir.Sync(), k.dir.Close()); err != nil {
 			return err
 		}
-		for _, id := range s.keep(k.header.meta(int64(k.image.n))) {
+		for _, id := range s.keep(metaOf(k.header, k.body.Length())) {
 			if err := os.Remove(s.file(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}

@@ -1,4 +1,8 @@
-package raftlog
+// Package image is the format of a snapshot of the log on disk and, the same bytes, of a backup. It can be
+// written as a stream, and whoever reads it notices a cut or a changed bit before the machine sees it.
+//
+// Every version must read what an earlier one wrote.
+package image
 
 import (
 	"bytes"
@@ -12,9 +16,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// An image file is a snapshot on disk and, the same bytes, a backup: it can be
-// written as a stream, and whoever reads it notices a cut or a changed bit
-// before the machine sees it. All integers little endian:
+// ChunkSize is the length of a chunk in bytes, but for the last.
+const ChunkSize = 256 << 10
+
+// An image file, all integers little endian:
 //
 //	8 bytes   magic
 //	4 + 4     length of the header, its CRC-32C
@@ -22,15 +27,14 @@ import (
 //	chunks:   4 length, 4 CRC-32C of the body so far, bytes
 //	end:      4 zero, 4 CRC-32C of the body, 8 length of the body
 const (
-	imageMagic   = "MUSTER\x00\x01"
-	imageFormat  = 1
-	imageTrailer = 16
-	imageChunk   = 256 << 10
-	imageHeadMax = 16 << 20
+	magic   = "MUSTER\x00\x01"
+	format  = 1
+	trailer = 16
+	headMax = 16 << 20
 )
 
-// imageHeader comes first in an image file.
-type imageHeader struct {
+// Header comes first in an image file.
+type Header struct {
 	Format int    `json:"format"`
 	Made   int64  `json:"made"` // leader's clock of the state, microseconds; 0 in snapshots
 	Index  uint64 `json:"index"`
@@ -41,8 +45,8 @@ type imageHeader struct {
 	ConfigurationIndex uint64             `json:"configuration_index"`
 }
 
-// imageWriter writes the body in chunks. It buffers; finish writes the rest.
-type imageWriter struct {
+// Writer writes the body in chunks. It buffers; Finish writes the rest.
+type Writer struct {
 	w   io.Writer
 	buf []byte // place for a chunk's header, then the chunk
 	crc uint32
@@ -51,22 +55,32 @@ type imageWriter struct {
 
 const chunkHead = 8
 
-func newImageWriter(w io.Writer, h imageHeader) (*imageWriter, error) {
-	h.Format = imageFormat
+var table = crc32.MakeTable(crc32.Castagnoli)
+
+// Why an image is refused.
+var (
+	ErrNewer   = errors.New("written by a newer version")
+	ErrDamaged = errors.New("damaged")
+)
+
+// NewWriter writes the header.
+func NewWriter(w io.Writer, h Header) (*Writer, error) {
+	h.Format = format
 	head, err := json.Marshal(h)
 	if err != nil {
 		return nil, err
 	}
-	b := append([]byte(imageMagic), make([]byte, 8)...)
+	b := append([]byte(magic), make([]byte, 8)...)
 	binary.LittleEndian.PutUint32(b[8:], uint32(len(head)))
-	binary.LittleEndian.PutUint32(b[12:], crc32.Checksum(head, castagnoli))
+	binary.LittleEndian.PutUint32(b[12:], crc32.Checksum(head, table))
 	if _, err := w.Write(append(b, head...)); err != nil {
 		return nil, err
 	}
-	return &imageWriter{w: w, buf: make([]byte, chunkHead, chunkHead+imageChunk)}, nil
+	return &Writer{w: w, buf: make([]byte, chunkHead, chunkHead+ChunkSize)}, nil
 }
 
-func (w *imageWriter) Write(p []byte) (int, error) {
+// Write adds to the body.
+func (w *Writer) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
 		k := min(len(p), cap(w.buf)-len(w.buf))
@@ -81,12 +95,12 @@ func (w *imageWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-func (w *imageWriter) flush() error {
+func (w *Writer) flush() error {
 	body := w.buf[chunkHead:]
 	if len(body) == 0 {
 		return nil
 	}
-	w.crc = crc32.Update(w.crc, castagnoli, body)
+	w.crc = crc32.Update(w.crc, table, body)
 	w.n += uint64(len(body))
 	binary.LittleEndian.PutUint32(w.buf, uint32(len(body)))
 	binary.LittleEndian.PutUint32(w.buf[4:], w.crc)
@@ -95,21 +109,21 @@ func (w *imageWriter) flush() error {
 	return err
 }
 
-// finish writes what is buffered and the end.
-func (w *imageWriter) finish() error {
+// Finish writes what is buffered and the end.
+func (w *Writer) Finish() error {
 	if err := w.flush(); err != nil {
 		return err
 	}
-	var end [imageTrailer]byte
+	var end [trailer]byte
 	binary.LittleEndian.PutUint32(end[4:], w.crc)
 	binary.LittleEndian.PutUint64(end[8:], w.n)
 	_, err := w.w.Write(end[:])
 	return err
 }
 
-// imageReader reads the body and checks it on the way: EOF means that all of
+// Reader reads the body and checks it on the way: EOF means that all of
 // it was there.
-type imageReader struct {
+type Reader struct {
 	r     io.Reader
 	chunk []byte // what is left of the current chunk
 	buf   []byte
@@ -118,38 +132,44 @@ type imageReader struct {
 	err   error
 }
 
-// newImageReader reads the header.
-func newImageReader(r io.Reader) (*imageReader, imageHeader, error) {
-	var h imageHeader
+// Length is how many bytes of the body were written.
+func (w *Writer) Length() int64 { return int64(w.n) + int64(len(w.buf)-chunkHead) }
+
+// NewReader reads the header. It returns ErrDamaged or ErrNewer for what is no image that it knows.
+func NewReader(r io.Reader) (*Reader, Header, error) {
+	var h Header
 	var b [16]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
 		return nil, h, cut(err)
 	}
-	if !bytes.Equal(b[:7], []byte(imageMagic)[:7]) {
+	if !bytes.Equal(b[:7], []byte(magic)[:7]) {
 		return nil, h, fmt.Errorf("%w: it does not begin like an image of Muster", ErrDamaged)
 	}
-	if b[7] != imageMagic[7] {
+	if b[7] != magic[7] {
 		return nil, h, fmt.Errorf("image of format %d: %w", b[7], ErrNewer)
 	}
 	size := binary.LittleEndian.Uint32(b[8:])
-	if size > imageHeadMax {
+	if size > headMax {
 		return nil, h, fmt.Errorf("%w: a header of %d bytes", ErrDamaged, size)
 	}
 	head := make([]byte, size)
 	if _, err := io.ReadFull(r, head); err != nil {
 		return nil, h, cut(err)
 	}
-	if crc32.Checksum(head, castagnoli) != binary.LittleEndian.Uint32(b[12:]) {
+	if crc32.Checksum(head, table) != binary.LittleEndian.Uint32(b[12:]) {
 		return nil, h, fmt.Errorf("%w: wrong checksum of the header", ErrDamaged)
 	}
 	if err := json.Unmarshal(head, &h); err != nil {
 		return nil, h, fmt.Errorf("%w: header: %w", ErrDamaged, err)
 	}
-	if h.Format != imageFormat {
+	if h.Format != format {
 		return nil, h, fmt.Errorf("image of format %d: %w", h.Format, ErrNewer)
 	}
-	return &imageReader{r: r}, h, nil
+	return &Reader{r: r}, h, nil
 }
+
+// Length is how many bytes of the body were read from the file.
+func (r *Reader) Length() int64 { return int64(r.n) }
 
 func cut(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -158,7 +178,8 @@ func cut(err error) error {
 	return err
 }
 
-func (r *imageReader) Read(p []byte) (int, error) {
+// Read gives the next bytes of the body, which are right as far as they go.
+func (r *Reader) Read(p []byte) (int, error) {
 	for len(r.chunk) == 0 {
 		if r.err == nil {
 			r.err = r.next()
@@ -172,7 +193,7 @@ func (r *imageReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (r *imageReader) next() error {
+func (r *Reader) next() error {
 	var head [chunkHead]byte
 	if _, err := io.ReadFull(r.r, head[:]); err != nil {
 		return cut(err)
@@ -189,16 +210,16 @@ func (r *imageReader) next() error {
 		}
 		return io.EOF
 	}
-	if size > imageChunk {
+	if size > ChunkSize {
 		return fmt.Errorf("%w: a chunk of %d bytes at %d", ErrDamaged, size, r.n)
 	}
 	if r.buf == nil {
-		r.buf = make([]byte, imageChunk)
+		r.buf = make([]byte, ChunkSize)
 	}
 	if _, err := io.ReadFull(r.r, r.buf[:size]); err != nil {
 		return cut(err)
 	}
-	r.crc = crc32.Update(r.crc, castagnoli, r.buf[:size])
+	r.crc = crc32.Update(r.crc, table, r.buf[:size])
 	if r.crc != sum {
 		return fmt.Errorf("%w: wrong checksum at byte %d", ErrDamaged, r.n)
 	}
@@ -207,13 +228,13 @@ func (r *imageReader) next() error {
 	return nil
 }
 
-// bodyLength is what the end of an image file of the given size says.
-func bodyLength(f io.ReaderAt, size int64) (int64, error) {
-	if size < imageTrailer {
+// BodyLength is what the end of an image file of the given size says.
+func BodyLength(f io.ReaderAt, size int64) (int64, error) {
+	if size < trailer {
 		return 0, fmt.Errorf("%w: it is cut short", ErrDamaged)
 	}
-	var end [imageTrailer]byte
-	if _, err := f.ReadAt(end[:], size-imageTrailer); err != nil {
+	var end [trailer]byte
+	if _, err := f.ReadAt(end[:], size-trailer); err != nil {
 		return 0, err
 	}
 	n := binary.LittleEndian.Uint64(end[8:])
