@@ -290,3 +290,10 @@ func (l *Log) propose(ctx context.Context, it item) (Result, error) {
 	}
 	return l.gather.wait(ctx, b, i)
 }
+
+// Barrier waits until everything that was committed before is applied here. It
+// fails with ErrNotLeader on a server that does not lead.
+func (l *Log) Barrier(ctx context.Context) error {
+	_, err := l.propose(ctx, item{barrier: true})
+	return err
+}

@@ -20,6 +20,8 @@ type leadership struct {
 	changed chan struct{} // closed and replaced at every change
 
 	now atomic.Bool // ctx is not nil, for those who propose
+	// confirmed: an entry of this leadership was committed.
+	confirmed bool
 }
 
 func newLeadership() *leadership {
@@ -52,7 +54,7 @@ func (l *leadership) stop(why error) {
 func (l *leadership) endLocked(why error) {
 	if l.ctx != nil {
 		l.end(why)
-		l.ctx, l.end = nil, nil
+		l.ctx, l.end, l.confirmed = nil, nil, false
 		l.now.Store(false)
 	}
 }
@@ -63,6 +65,22 @@ func (l *leadership) changedLocked() {
 }
 
 func (l *leadership) leads() bool { return l.now.Load() }
+
+// current is the context of this leadership, nil if there is none, and whether an entry of it was committed.
+func (l *leadership) current() (ctx context.Context, confirmed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ctx, l.confirmed
+}
+
+// confirm says that an entry was committed in the leadership that led is the context of.
+func (l *leadership) confirm(led context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx == led && led != nil {
+		l.confirmed = true
+	}
+}
 
 // wait blocks until this server leads, and gives that leadership's context.
 func (l *leadership) wait(ctx context.Context) (context.Context, error) {
@@ -149,6 +167,8 @@ func (l *Log) leadOnce(ctx, led context.Context, fn func(context.Context, uint64
 	if err != nil {
 		return nil // ctx ended
 	}
+	l.lead.confirm(led)
+	l.ownAddress(ctx)
 	err = fn(ctx, first.Term)
 	if err == nil || ctx.Err() == nil {
 		return err
@@ -158,6 +178,17 @@ func (l *Log) leadOnce(ctx, led context.Context, fn func(context.Context, uint64
 		l.log.Warn("what the leader did ended badly", "error", err)
 	}
 	return nil
+}
+
+// ownAddress puts the address of this server into the configuration, if it has another one: the server
+// was alone before, or has moved. A failure is told; the others go on with the old one.
+func (l *Log) ownAddress(ctx context.Context) {
+	if l.address == "" {
+		return
+	}
+	if err := l.AddMember(ctx, l.Self(), l.address); err != nil && ctx.Err() == nil {
+		l.log.Warn("the address of this server could not be changed in the log", "address", l.address, "error", err)
+	}
 }
 
 // firstEntry commits an entry of this term. It can be refused while leadership

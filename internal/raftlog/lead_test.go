@@ -180,8 +180,18 @@ func (g *trio) start(i int) {
 	c.SegmentSize = 16 << 10
 	c.SnapshotEvery = 50
 	c.SnapshotBytes = 16 << 10
-	c.Cluster = &Cluster{Self: g.servers[i].ID, Servers: g.servers, Transport: keepOpen{g.transports[i]}, Heartbeat: 200 * time.Millisecond}
+	c.Cluster = &Cluster{self: g.servers[i].ID, Servers: g.servers, Transport: keepOpen{g.transports[i]}, Heartbeat: 200 * time.Millisecond, Term: g.term}
 	g.nodes[i] = startFollower(g.t, c)
+}
+
+// term answers for a server at once, whether it is cut off or not.
+func (g *trio) term(_ context.Context, m Member) (uint64, error) {
+	for i, s := range g.servers {
+		if string(s.ID) == m.ID {
+			return g.nodes[i].Term(), nil
+		}
+	}
+	return 0, ErrNoMember
 }
 
 // keepOpen outlives the server that it is lent to.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,6 +88,15 @@ type Log struct {
 	raft   *raft.Raft
 	notify chan bool // raft tells of leadership
 	used   atomic.Bool
+	// address is where others reach this server; empty for a server alone.
+	address string
+	// stopping is closed when Run or Close begins to stop.
+	stopping chan struct{}
+	// ask asks another server for its term, in rounds that last for patience at most. Nil for a server alone.
+	ask      func(context.Context, Member) (uint64, error)
+	patience time.Duration
+	rounds   rounds
+	endReads context.CancelFunc
 
 	restored struct {
 		mu   sync.Mutex
@@ -102,6 +112,9 @@ func Open(c Config) (_ *Log, err error) {
 	if c.Dir == "" || c.Machine == nil {
 		return nil, errors.New("raftlog: a directory and a machine are needed")
 	}
+	if c.Cluster != nil && (c.Cluster.Transport == nil || c.Cluster.Term == nil) {
+		return nil, errors.New("raftlog: a cluster needs Transport and Term")
+	}
 	c = c.withDefaults()
 	l := &Log{
 		log:    c.Logger,
@@ -109,10 +122,16 @@ func Open(c Config) (_ *Log, err error) {
 		gather: newGatherer(),
 		lead:   newLeadership(),
 		disk:   &disk{dir: c.Dir, mark: c.LowWater},
-		notify: make(chan bool),
+		notify: make(chan bool), stopping: make(chan struct{}),
 	}
 	if l.dir, err = openDirectory(c.Dir); err != nil {
 		return nil, err
+	}
+	l.rounds.ending, l.endReads = context.WithCancel(context.Background())
+	if c.Cluster != nil {
+		l.ask, l.patience = c.Cluster.Term, cmp.Or(c.Cluster.Heartbeat, heartbeat)
+		l.address = string(c.Cluster.Address)
+		l.dir.server = cmp.Or(string(c.Cluster.self), l.dir.server)
 	}
 	defer func() {
 		if err == nil {
@@ -194,17 +213,18 @@ func (l *Log) startRaft(c Config) (err error) {
 	conf.SnapshotInterval = time.Hour
 	conf.TrailingLogs = 1
 
-	var servers raft.Configuration
-	var transport raft.Transport
+	conf.LocalID = raft.ServerID(l.dir.server)
+	servers, transport := configurationAlone(l.dir.server), raft.Transport(nil)
 	if c.Cluster == nil {
-		conf.LocalID = raft.ServerID(l.dir.server)
 		conf.PreVoteDisabled = true
-		servers, transport = configurationAlone(l.dir.server), newAlone()
+		transport = newAlone()
 	} else {
-		conf.LocalID = c.Cluster.Self
-		servers, transport = raft.Configuration{Servers: c.Cluster.Servers}, c.Cluster.Transport
-		conf.HeartbeatTimeout = c.Cluster.Heartbeat
-		conf.HeartbeatTimeout = cmp.Or(conf.HeartbeatTimeout, heartbeat)
+		transport = c.Cluster.Transport
+		servers.Servers[0].Address = c.Cluster.Address
+		if len(c.Cluster.Servers) > 0 {
+			servers.Servers = c.Cluster.Servers
+		}
+		conf.HeartbeatTimeout = cmp.Or(c.Cluster.Heartbeat, heartbeat)
 		conf.ElectionTimeout = conf.HeartbeatTimeout
 		conf.LeaderLeaseTimeout = conf.HeartbeatTimeout / 2
 	}
@@ -228,9 +248,28 @@ func (l *Log) startRaft(c Config) (err error) {
 		return err
 	}
 	if a, ok := transport.(alone); ok {
+		if err := l.checkAlone(); err != nil {
+			return errors.Join(err, l.raft.Shutdown().Error())
+		}
 		a.elect()
 	}
 	return nil
+}
+
+// checkAlone refuses to run without the others what is one of several: it could never be elected, and
+// would say nothing about it.
+func (l *Log) checkAlone() error {
+	var others []string
+	for _, m := range l.Members() {
+		if m.Votes && m.ID != l.Self() {
+			others = append(others, m.Address)
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	return fmt.Errorf("data directory %s: it belongs to one of %d servers, and the configuration has no address for the others to reach it; the others are at %s",
+		l.dir.path, len(others)+1, strings.Join(others, ", "))
 }
 
 // arm makes storage errors fatal from here on. raft runs already: what it may
@@ -257,6 +296,17 @@ func (l *Log) found(conf *raft.Config, transport raft.Transport, servers raft.Co
 	}
 	_, some := l.snaps.oldest()
 	_, single := transport.(alone)
+	joining, err := l.dir.joining()
+	switch {
+	case err != nil:
+		return err
+	case joining && last == 0 && !some:
+		return nil // the leader sends the configuration, too
+	case joining:
+		if err := l.dir.joined(); err != nil {
+			return err
+		}
+	}
 	switch {
 	case last == 0 && !some && term == 1:
 		if err := l.store.SetUint64(keyCurrentTerm, 0); err != nil {
@@ -287,12 +337,15 @@ func (l *Log) Run(ctx context.Context) error {
 	snapCtx, stopSnaps := context.WithCancel(ctx)
 	defer stopSnaps()
 	rest.Go(func() { l.snapshotWhenDue(snapCtx) })
+	rest.Go(func() { l.endJoining(snapCtx) })
 	commit.Go(l.commit)
 	select {
 	case <-ctx.Done():
 	case <-l.latch.failed:
 	}
 	l.snaps.stopping.Store(true)
+	close(l.stopping)
+	l.endReads()
 	stopSnaps()
 	why := cmp.Or(l.latch.err(), ErrStopping)
 	l.lead.stop(why)
@@ -341,6 +394,8 @@ func (l *Log) Close() error {
 		return nil
 	}
 	l.snaps.stopping.Store(true)
+	close(l.stopping)
+	l.endReads()
 	l.lead.stop(ErrStopping)
 	l.gather.stop(ErrStopping)
 	return errors.Join(l.raft.Shutdown().Error(), l.latch.err(), l.closeStores())

@@ -556,13 +556,3 @@ func TestInBubble(t *testing.T) {
 		r.mustStop(t)
 	})
 }
-
-// Applied is the index of the last entry that the machine has applied.
-func (l *Log) Applied() uint64 { return l.driver.applied.Load() }
-
-// Barrier waits until everything that was committed before is applied here. It
-// fails with ErrNotLeader on a server that does not lead.
-func (l *Log) Barrier(ctx context.Context) error {
-	_, err := l.propose(ctx, item{barrier: true})
-	return err
-}

@@ -64,7 +64,8 @@ type driver struct {
 	sinceBytes  uint64
 
 	applied atomic.Uint64
-	clock   clock.Steady // has heard every at, and gives the proposer the next
+	waiters map[chan struct{}]uint64 // closed and removed when the machine has the index
+	clock   clock.Steady             // has heard every at, and gives the proposer the next
 }
 
 // outcome is what Apply gives back through raft to whoever proposed.
@@ -152,6 +153,34 @@ func (d *driver) movedLocked(index, term uint64, at int64) {
 	d.index, d.term, d.at = index, term, at
 	d.clock.Heard(at)
 	d.applied.Store(index)
+	for reached, at := range d.waiters {
+		if at <= index {
+			delete(d.waiters, reached)
+			close(reached)
+		}
+	}
+}
+
+// waiter is a channel that is closed when the machine has an index, and what to call when nobody waits any
+// more. Each entry costs a look at those who wait: they are requests to a server that is behind, few and
+// bounded by its connections.
+func (d *driver) waiter(index uint64) (reached chan struct{}, forget func()) {
+	reached = make(chan struct{})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.index >= index {
+		close(reached)
+		return reached, func() {}
+	}
+	if d.waiters == nil {
+		d.waiters = map[chan struct{}]uint64{}
+	}
+	d.waiters[reached] = index
+	return reached, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.waiters, reached)
+	}
 }
 
 // Snapshot is called by raft's machine goroutine.

@@ -1,22 +1,36 @@
 package raftlog
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/hashicorp/raft"
 )
 
-// Cluster is the place of servers that share one log. Config without one means
-// a server alone, which listens nowhere.
+// Cluster is the place of a server among others that share one log. Config without one means a server
+// alone, which listens nowhere.
+//
+// A fresh directory founds a cluster of Servers, or of this server alone if there are none; one that
+// SetJoining has prepared waits until the leader of a cluster sends entries. In any other directory the
+// log itself knows the members.
 type Cluster struct {
-	Self      raft.ServerID
-	Servers   []raft.Server  // who votes when all of them are fresh; the log knows better later
+	// Address is where the others reach this server. When it leads, it puts it into the log.
+	Address   raft.ServerAddress
+	Servers   []raft.Server
 	Transport raft.Transport // closed by the log if it can be
+
+	// Term asks another server for its term (see Log.Term), for ReadIndex. It is needed.
+	Term func(context.Context, Member) (uint64, error)
 
 	// Heartbeat is the time without a leader before an election; 0 means 1 s.
 	Heartbeat time.Duration
+
+	// self stands for the directory's id, in tests that know the members before there are directories.
+	self raft.ServerID
 }
 
 const heartbeat = time.Second
@@ -62,4 +76,15 @@ func (alone) InstallSnapshot(raft.ServerID, raft.ServerAddress, *raft.InstallSna
 }
 func (alone) TimeoutNow(raft.ServerID, raft.ServerAddress, *raft.TimeoutNowRequest, *raft.TimeoutNowResponse) error {
 	return errAlone
+}
+
+// messageTime bounds one message between servers, connecting included. That of a snapshot grows with it.
+const messageTime = 10 * time.Second
+
+// NewTransport sends the messages of the log over a stream layer. It pipelines entries and reuses
+// connections.
+func NewTransport(layer raft.StreamLayer, logger *slog.Logger) raft.Transport {
+	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: layer, MaxPool: 3, Timeout: messageTime, Logger: &hcLogger{to: cmp.Or(logger, discard), name: "raft"},
+	})
 }
