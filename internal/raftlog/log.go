@@ -184,6 +184,9 @@ func (l *Log) openStores(c Config) (err error) {
 	if l.store, err = openStore(l.dir.file(logName), c.SegmentSize, entries, l.latch, logger); err != nil {
 		return err
 	}
+	if c.Cluster != nil {
+		l.store.recent = &recent{}
+	}
 	if err := atomicfile.SyncDir(l.dir.path); err != nil { // the two may be new in it
 		return l.latch.trip(OpSegment, err)
 	}

@@ -24,6 +24,7 @@ type peer struct {
 	*running
 	t         testing.TB
 	authority *peers.Authority
+	config    func(*peer) Config
 	dir       string
 	address   string // kept over restarts
 	id        string
@@ -37,7 +38,7 @@ func newPeer(t testing.TB, a *peers.Authority) *peer {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	return &peer{t: t, authority: a, dir: t.TempDir(), address: ln.Addr().String()}
+	return &peer{t: t, authority: a, config: func(p *peer) Config { return compact(p.dir) }, dir: t.TempDir(), address: ln.Addr().String()}
 }
 
 // compact takes snapshots so often that whoever joins needs one.
@@ -147,11 +148,17 @@ func authority(t testing.TB) *peers.Authority {
 	return a
 }
 
-// three are servers that have come together one by one; the first leads.
-func three(t testing.TB) []*peer {
+// three are servers that have come together one by one, each with a configuration of its own if that is
+// said.
+func three(t testing.TB, config ...func(*peer) Config) []*peer {
 	t.Helper()
 	a := authority(t)
 	ps := []*peer{newPeer(t, a), newPeer(t, a), newPeer(t, a)}
+	for _, p := range ps {
+		for _, c := range config {
+			p.config = c
+		}
+	}
 	ps[0].start()
 	ps[0].lead()
 	testwait.Until(t, "the first leads", ps[0].IsLeader)

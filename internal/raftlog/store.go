@@ -19,6 +19,8 @@ type store struct {
 	latch *latch
 	// oldestSnapshot is the index of the oldest snapshot that is kept.
 	oldestSnapshot func() (uint64, bool)
+	// recent is nil for a server alone.
+	recent *recent
 }
 
 var (
@@ -96,6 +98,9 @@ func (s *store) LastIndex() (i uint64, err error) {
 
 // GetLog is called where raft panics if an entry cannot be read.
 func (s *store) GetLog(index uint64, l *raft.Log) error {
+	if s.recent != nil && s.recent.get(index, l) {
+		return nil
+	}
 	return s.latch.halt(s.guard(OpRead, func() error { return s.wal.GetLog(index, l) }))
 }
 
@@ -103,7 +108,11 @@ func (s *store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l})
 
 // StoreLogs is called where raft steps down after an error and goes on.
 func (s *store) StoreLogs(logs []*raft.Log) error {
-	return s.latch.halt(s.guard(OpStore, func() error { return s.wal.StoreLogs(logs) }))
+	err := s.guard(OpStore, func() error { return s.wal.StoreLogs(logs) })
+	if err == nil && s.recent != nil {
+		s.recent.add(logs)
+	}
+	return s.latch.halt(err)
 }
 
 // DeleteRange shortens what raft wants compacted, so that the log always
@@ -129,6 +138,9 @@ func (s *store) DeleteRange(lo, hi uint64) error {
 		}
 		if lo > hi {
 			return nil
+		}
+		if s.recent != nil {
+			s.recent.forget(lo, hi)
 		}
 		return s.wal.DeleteRange(lo, hi)
 	})
