@@ -85,6 +85,34 @@ func TestOutOfMemoryIsOfOneExecution(t *testing.T) {
 	killed(x.ended(), false)
 }
 
+// An execution may have several clients. All are told the same of its end, and it takes one kill.
+func TestOutOfMemoryIsToldToAllClients(t *testing.T) {
+	in := newInside(t)
+	r := shell("while [ ! -e go ]; do sleep 0.01; done; kill -9 $$")
+	r.Detach, r.ID = true, "shared"
+	x := in.open(t, r)
+	x.started()
+	joined := in.open(t, api.ExecAttach{Attach: "shared"})
+	joined.started()
+	in.kill(1)
+	if err := os.WriteFile(filepath.Join(in.work, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	late := func() api.ExecEnd {
+		l := in.open(t, api.ExecAttach{Attach: "shared"})
+		l.started()
+		return l.ended()
+	}
+	for who, end := range map[string]api.ExecEnd{"the first": x.ended(), "one that has joined": joined.ended(), "one that comes late": late()} {
+		if !strings.Contains(end.Reason, "out of memory") {
+			t.Errorf("%s is told %+v", who, end)
+		}
+	}
+	if end := in.run(shell("kill -9 $$")); end.ExitCode != 137 || end.Reason != "" {
+		t.Errorf("another one's own kill -9: %+v", end)
+	}
+}
+
 // Kills that have explained another execution's end explain no more, also where the agent does not tell what was before.
 func TestOutOfMemoryOfAnAgentThatDoesNotTell(t *testing.T) {
 	in := newInside(t)

@@ -24,12 +24,20 @@ type endings struct {
 	// memory. The kernel's count says how many kills there were, not of whom: each kill may explain
 	// one end.
 	blamed map[muster.AllocID]int64
-	// detached has for each execution that may be joined later how many kills there were before it.
-	detached map[muster.AllocID]map[string]int64
+	// detached has the executions that may be joined later, by their ids.
+	detached map[muster.AllocID]map[string]detached
 	// joinable is how many executions detached has, over all allocations.
 	joinable int
 	// answered has the claims whose runner has put out something: only the first output is timed.
 	answered map[muster.ClaimID]bool
+}
+
+// detached is an execution whose end may be asked for more than once, by whoever joins it.
+type detached struct {
+	// before is how many kills there were before it, as in Execution.
+	before int64
+	// explained says that one of the kills explains its end. It is one for all who ask.
+	explained bool
 }
 
 const (
@@ -95,17 +103,17 @@ func (s *Executions) started(al *state.Alloc, x *initwire.Execution, conn Conn, 
 	case how == execDetached:
 		e.forget(s.cfg.State.Latest())
 		if e.detached == nil {
-			e.detached = map[muster.AllocID]map[string]int64{}
+			e.detached = map[muster.AllocID]map[string]detached{}
 		}
 		if e.detached[al.ID] == nil {
-			e.detached[al.ID] = map[string]int64{}
+			e.detached[al.ID] = map[string]detached{}
 		}
 		if !known {
 			e.joinable++
 		}
-		e.detached[al.ID][id] = before
+		e.detached[al.ID][id] = detached{before: before}
 	case how == execJoined && known:
-		before = at
+		before = at.before
 	}
 	return &Execution{Execution: x, of: s, al: al, before: before}
 }
@@ -117,7 +125,7 @@ func (e *endings) forget(now *state.Snapshot) {
 	if e.joinable < maxEndings {
 		return
 	}
-	maps.DeleteFunc(e.detached, func(id muster.AllocID, of map[string]int64) bool {
+	maps.DeleteFunc(e.detached, func(id muster.AllocID, of map[string]detached) bool {
 		al := now.Alloc(id)
 		if al != nil && al.Live() {
 			return false
@@ -131,7 +139,8 @@ func (e *endings) forget(now *state.Snapshot) {
 }
 
 // End turns the end that init tells into the one that clients are told, reports whether the kernel
-// ended the execution for want of memory, and counts it. Each end is passed here once.
+// ended the execution for want of memory, and counts it. Each client of an execution passes its end
+// here once.
 func (x *Execution) End(ctx context.Context, e *initwire.ExecEnded) (end api.ExecEnd, outOfMemory bool) {
 	end = endOf(e)
 	al := x.al
@@ -173,8 +182,17 @@ func (s *Executions) outOfMemory(ctx context.Context, x *Execution) bool {
 	e := &s.endings
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	joinable, known := e.detached[x.al.ID][x.Started.ID]
+	// Another client of the same execution was told so already. Its kill explains no third end.
+	if known && joinable.explained {
+		return true
+	}
 	if stats.OOMKills-e.blamed[x.al.ID] <= x.before {
 		return false
+	}
+	if known {
+		joinable.explained = true
+		e.detached[x.al.ID][x.Started.ID] = joinable
 	}
 	if now := s.cfg.State.Latest(); len(e.blamed) >= maxEndings {
 		maps.DeleteFunc(e.blamed, func(id muster.AllocID, _ int64) bool {
