@@ -54,6 +54,34 @@ func (l *Log) Backup(ctx context.Context, w io.Writer) (BackupInfo, error) {
 	return p.info(), nil
 }
 
+// ReadBackup reads a whole backup and says what it holds. A cut, a changed bit or bytes behind the end are
+// ErrDamaged. Whether a server of this version understands the state in it, only Restore finds out.
+func ReadBackup(r io.Reader) (BackupInfo, error) {
+	body, h, err := image.NewReader(r)
+	if err != nil {
+		return BackupInfo{}, err
+	}
+	var p point
+	if err := p.readFrom(body); err != nil {
+		return BackupInfo{}, err
+	}
+	if p.index != h.Index || p.term != h.Term || p.index == 0 {
+		return BackupInfo{}, fmt.Errorf("%w: its header and its state disagree", ErrDamaged)
+	}
+	if _, err := io.Copy(io.Discard, body); err != nil {
+		return BackupInfo{}, err
+	}
+	return p.info(), atEnd(r)
+}
+
+// atEnd says whether nothing follows a backup in its file.
+func atEnd(r io.Reader) error {
+	if n, err := r.Read(make([]byte, 1)); n > 0 || err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: something follows its end", ErrDamaged)
+	}
+	return nil
+}
+
 func (p *point) info() BackupInfo {
 	return BackupInfo{Index: p.index, Term: p.term, Made: time.UnixMicro(p.at).UTC()}
 }
@@ -124,8 +152,8 @@ func (d *directory) restore(r io.Reader) (BackupInfo, error) {
 	if err != nil {
 		return BackupInfo{}, err
 	}
-	if n, err := r.Read(make([]byte, 1)); n > 0 || err != nil && !errors.Is(err, io.EOF) {
-		return BackupInfo{}, fmt.Errorf("the backup: %w: something follows its end", ErrDamaged)
+	if err := atEnd(r); err != nil {
+		return BackupInfo{}, fmt.Errorf("the backup: %w", err)
 	}
 	// The term goes on where the backup left it: what was fenced stays fenced.
 	l := newLatch(d.path, nil, nil) // never armed: errors are returned

@@ -301,10 +301,14 @@ func TestBackupsThatAreRefused(t *testing.T) {
 		r.mustPropose(t, strings.Repeat("x", 10000)+name(i))
 	}
 	var file bytes.Buffer
-	if _, err := r.Backup(t.Context(), &file); err != nil {
+	made, err := r.Backup(t.Context(), &file)
+	if err != nil {
 		t.Fatal(err)
 	}
 	b := file.Bytes()
+	if read, err := ReadBackup(bytes.NewReader(b)); err != nil || read != made {
+		t.Errorf("read back %+v, made %+v, %v", read, made, err)
+	}
 	flipped := bytes.Clone(b)
 	flipped[len(b)/2] ^= 1
 	newer := bytes.Clone(b)
@@ -326,6 +330,9 @@ func TestBackupsThatAreRefused(t *testing.T) {
 		_, err := Restore(dir, bytes.NewReader(c.b))
 		if !errors.Is(err, c.is) {
 			t.Errorf("%s: %v", c.name, err)
+		}
+		if _, err := ReadBackup(bytes.NewReader(c.b)); !errors.Is(err, c.is) {
+			t.Errorf("%s, read only: %v", c.name, err)
 		}
 		if empty, err := emptyBut(dir); err != nil || !empty {
 			t.Errorf("%s: something is left in the directory (%v)", c.name, err)

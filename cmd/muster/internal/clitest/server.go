@@ -47,6 +47,8 @@ type Server struct {
 	Uploads map[string][]byte
 	// Tars are archives of declared outputs, by allocation.
 	Tars map[string][][]byte
+	// Backup is what it sends as its backup.
+	Backup []byte
 	// HalfSent is called when the first half of an output has been sent, if it is not nil. The other
 	// half follows when it returns.
 	HalfSent func()
@@ -100,7 +102,7 @@ func New(t *testing.T, commands func(*cli.App) *cobra.Command) *Server {
 	s.uploads(mux)
 	s.sandbox(mux)
 	mux.HandleFunc("GET /v1/events", s.tell)
-	mux.HandleFunc("GET /v1/backup", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "a backup") })
+	mux.HandleFunc("GET /v1/backup", func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(s.Backup) })
 	// All requests take the lock here, and the server may be away for any of them.
 	h := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
