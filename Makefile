@@ -58,7 +58,7 @@ lint:
 	$(SHARED) $(GO) vet ./...
 	$(SHARED) $(GO) tool staticcheck ./...
 	$(SHARED) $(GO) test -run 'AreReadable|TestDocumentsNameWhatExists' .
-	$(SHARED) $(GO) test -run 'TestDocs|TestPages' ./cmd/muster
+	$(SHARED) $(GO) test -run 'TestDocs|TestPagesName|TestPagesHave' ./cmd/muster
 
 # AWS's own SDK against the stand-in of EC2, in a module of its own: the SDK takes minutes to compile.
 e2e-ec2sdk:

@@ -206,10 +206,7 @@ muster job submit web.yaml`,
 // TestPagesRun runs the command lines of pages that users follow. Images need a registry, so
 // environments run as processes of the node.
 func TestPagesRun(t *testing.T) {
-	bin, err := filepath.Abs("../../bin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := built(t)
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("the commands of the pages are python3's, which is not here")
 	}

@@ -27,15 +27,9 @@ func TestMain(m *testing.M) {
 }
 
 // TestScript runs the scripts of testdata/script against real servers. Their
-// nodes need muster-node and muster-init, as `make build` leaves them in bin/.
+// nodes need the programs of `make build`.
 func TestScript(t *testing.T) {
-	bin, err := filepath.Abs("../../bin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(bin, "muster-node")); err != nil {
-		t.Fatalf("%v; run `make build` first", err)
-	}
+	bin := built(t)
 	testscript.Run(t, testscript.Params{
 		Dir:   "testdata/script",
 		Setup: func(e *testscript.Env) error { return setup(e, bin) },
@@ -47,6 +41,19 @@ func TestScript(t *testing.T) {
 			"tight":    tight,
 		},
 	})
+}
+
+// built is the directory where `make build` leaves the programs that nodes need.
+func built(t *testing.T) string {
+	t.Helper()
+	bin, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(bin, "muster-node")); err != nil {
+		t.Fatalf("%v; run `make build` first", err)
+	}
+	return bin
 }
 
 // setup gives each script a directory $D for a server's data, and muster.yaml, a
