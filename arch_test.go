@@ -51,6 +51,8 @@ var rules = []rule{
 	{place: "internal/blob/buckets", may: []string{".", "internal/blob"}, third: []string{"gocloud.dev"}},
 	{place: "internal/blob", may: []string{".", "api"}},
 	{place: "internal/specfile", may: []string{".", "api", "internal/config"}, third: []string{"github.com/goccy/go-yaml", "go.yaml.in/yaml/v3"}},
+	// Identities of clouds, at their registries. Programs that do not import it link none of their libraries.
+	{place: "internal/registry/identities", may: []string{".", "api", "internal/registry"}, third: []string{"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/config", "github.com/aws/smithy-go/logging", "cloud.google.com/go/compute/metadata", "golang.org/x/oauth2", "github.com/Azure/azure-sdk-for-go/sdk"}},
 	{place: "internal/registry", may: []string{".", "api", "internal/wire/agent"}, third: []string{"github.com/google/go-containerregistry"}},
 	{place: "internal/remote/bridge", third: []string{"golang.org/x/sys"}},
 	{place: "internal/remote/remotetest", may: []string{"internal/remote"}, third: []string{"golang.org/x/crypto"}},
@@ -152,9 +154,9 @@ var rules = []rule{
 		third: []string{"github.com/spf13/cobra"}},
 	{place: "cmd/muster/internal/contexts", may: []string{".", "internal/locate", "cmd/muster/internal/term", "cmd/muster/internal/cli"}, third: []string{"github.com/spf13/cobra"}},
 	{place: "cmd/muster/internal/operators", may: []string{".", "api", "client", "cmd/muster/internal/term", "cmd/muster/internal/cli"}, third: []string{"github.com/spf13/cobra"}},
-	{place: "cmd/muster/internal/serve", may: []string{".", "api", "client", "internal/blob", "internal/cloud", "internal/config", "internal/server", "internal/raftlog", "internal/specfile", "internal/locate", "internal/version", "cmd/muster/internal/term", "cmd/muster/internal/cli"},
+	{place: "cmd/muster/internal/serve", may: []string{".", "api", "client", "internal/blob", "internal/cloud", "internal/registry", "internal/config", "internal/server", "internal/raftlog", "internal/specfile", "internal/locate", "internal/version", "cmd/muster/internal/term", "cmd/muster/internal/cli"},
 		third: []string{"github.com/spf13/cobra", "golang.org/x/sys"}},
-	{place: "cmd/muster", may: []string{".", "api", "client", "cmd/muster/internal/...", "internal/locate", "internal/blob/buckets", "internal/cloud/clouds", "internal/version"}, third: []string{"github.com/spf13/cobra"}},
+	{place: "cmd/muster", may: []string{".", "api", "client", "cmd/muster/internal/...", "internal/locate", "internal/blob/buckets", "internal/cloud/clouds", "internal/registry/identities", "internal/version"}, third: []string{"github.com/spf13/cobra"}},
 	{place: "internal/version"},
 	{place: "internal/notice"},
 	{place: "internal/serverimage", third: []string{"github.com/google/go-containerregistry"}},
@@ -296,7 +298,7 @@ func isSelf(dir, what string) bool { return what == path.Join(module, dir) }
 
 // clouds are the drivers of which a lean program has none, since their libraries are large, and the
 // package that knows them all.
-var clouds = []string{"internal/cloud/clouds", "internal/cloud/ec2", "internal/cloud/hetzner", "internal/cloud/qemu"}
+var clouds = []string{"internal/cloud/clouds", "internal/cloud/ec2", "internal/cloud/hetzner", "internal/cloud/qemu", "internal/registry/identities"}
 
 // Nothing brings a cloud's library into nodes, nor into a lean program: only internal/cloud/clouds
 // imports drivers, and what imports that has the build constraint !lean.

@@ -226,10 +226,21 @@ type RegistrySpec struct {
 	Username        string        `json:"username,omitempty"`
 	Password        muster.Secret `json:"password,omitzero" doc:"Password or token. Better use password_file."`
 	PasswordFile    string        `json:"password_file,omitempty" doc:"A file with the password, read whenever it is needed. An absolute path."`
+	Identity        string        `json:"identity,omitempty" enum:"ecr,gcp,azure" doc:"In place of username and password: short-lived credentials that the cloud gives to the server's own identity (its environment, files or machine). ecr: Amazon ECR. gcp: Google Artifact Registry. azure: Azure Container Registry."`
 	Mirror          string        `json:"mirror,omitempty" doc:"Mirror that is tried first for this registry's images, as HOST or HOST/PREFIX. The registry itself is used for what it lacks. Credentials and insecure for it are those of the entry with its host."`
 	Insecure        bool          `json:"insecure,omitempty" doc:"Allow plain HTTP, and a registry on the node itself (localhost)."`
 	SendCredentials bool          `json:"send_credentials,omitempty" doc:"For registries without tokens: send username and password to nodes. Without this such a registry is not used with credentials."`
 }
+
+// Values of RegistrySpec.Identity.
+const (
+	// IdentityECR gets an authorization token of Amazon ECR.
+	IdentityECR = "ecr"
+	// IdentityGCP shows an access token of Google Cloud.
+	IdentityGCP = "gcp"
+	// IdentityAzure exchanges a token of Microsoft Entra ID at an Azure Container Registry.
+	IdentityAzure = "azure"
+)
 
 // Types of providers.
 const (

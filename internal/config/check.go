@@ -339,7 +339,9 @@ func (c *checks) registries(list []api.RegistrySpec) {
 		c.Text(at+".username", r.Username, 1024)
 		c.Text(at+".password_file", r.PasswordFile, 4095)
 		given := !r.Password.IsZero()
+		c.identity(at, r)
 		switch {
+		case r.Identity != "":
 		case given && r.PasswordFile != "":
 			c.Add(at+".password", "is given together with password_file; give one of them")
 		case r.PasswordFile != "" && !strings.HasPrefix(r.PasswordFile, "/"):
@@ -354,6 +356,38 @@ func (c *checks) registries(list []api.RegistrySpec) {
 		if host, _, _ := strings.Cut(r.Mirror, "/"); r.Mirror != "" && (!registryHost(host) || !validate.PlainWord(strings.ReplaceAll(r.Mirror, ":", "")) || strings.HasSuffix(r.Mirror, "/")) {
 			c.Add(at+".mirror", "is %s; write HOST or HOST/PREFIX, as mirror.example.org/hub", validate.Quote(r.Mirror))
 		}
+	}
+}
+
+// hostsOfIdentities are the registries to which the credentials of an identity may be sent: they are
+// worth more than one registry, so no other host gets them.
+var hostsOfIdentities = map[string]struct {
+	suffixes []string
+	example  string
+}{
+	api.IdentityECR:   {[]string{".amazonaws.com", ".amazonaws.com.cn", ".on.aws"}, "123456789012.dkr.ecr.eu-central-1.amazonaws.com"},
+	api.IdentityGCP:   {[]string{"-docker.pkg.dev", ".gcr.io", "gcr.io"}, "europe-docker.pkg.dev"},
+	api.IdentityAzure: {[]string{".azurecr.io", ".azurecr.cn", ".azurecr.us"}, "NAME.azurecr.io"},
+}
+
+// identity checks what an entry says of an identity of a cloud.
+func (c *checks) identity(at string, r *api.RegistrySpec) {
+	if r.Identity == "" {
+		return
+	}
+	hosts, known := hostsOfIdentities[r.Identity]
+	ends := func(suffix string) bool {
+		return strings.HasSuffix(r.Host, suffix) && (suffix[0] != 'g' || r.Host == suffix)
+	}
+	switch {
+	case !known:
+		c.Add(at+".identity", "is %s; want ecr, gcp or azure", validate.Quote(r.Identity))
+	case r.Username != "" || !r.Password.IsZero() || r.PasswordFile != "" || r.SendCredentials:
+		c.Add(at+".identity", "is given together with a username, a password or send_credentials; give one of them")
+	case r.Insecure:
+		c.Add(at+".insecure", "is true, and credentials of an identity are sent by HTTPS only; leave one of them out")
+	case !slices.ContainsFunc(hosts.suffixes, ends):
+		c.Add(at+".identity", "is %s, and %s is no registry of that cloud; write a host as %s", r.Identity, validate.Quote(r.Host), hosts.example)
 	}
 }
 

@@ -24,7 +24,10 @@ type Config struct {
 	Registries []api.RegistrySpec
 	// Transport of requests; nil: one of its own.
 	Transport http.RoundTripper
-	Logger    *slog.Logger // optional
+	// OpenIdentity makes the identities of entries that name one; nil in a program without the
+	// libraries of clouds.
+	OpenIdentity Opener
+	Logger       *slog.Logger // optional
 }
 
 // Registries makes grants. All methods may be called at once.
@@ -43,6 +46,8 @@ type Registries struct {
 type known struct {
 	spec api.RegistrySpec
 	host string
+	// session has the login of the entry's identity; nil if it names none.
+	session *session
 }
 
 // recent is a grant that was made.
@@ -91,9 +96,27 @@ func New(c Config) (*Registries, error) {
 		if r.known[k.host] != nil {
 			return nil, fmt.Errorf("registry %s: is the same as %s", k.spec.Host, r.known[k.host].spec.Host)
 		}
+		if k.session, err = openSession(&k.spec, c.OpenIdentity); err != nil {
+			return nil, err
+		}
 		r.known[k.host] = k
 	}
 	return r, nil
+}
+
+// openSession opens the identity of an entry; nil if it names none.
+func openSession(spec *api.RegistrySpec, open Opener) (*session, error) {
+	if spec.Identity == "" {
+		return nil, nil
+	}
+	if open == nil {
+		return nil, fmt.Errorf("registry %s: identity %s needs the libraries of clouds, which this program was built without (tag lean)", spec.Host, spec.Identity)
+	}
+	identity, err := open(spec)
+	if err != nil {
+		return nil, fmt.Errorf("registry %s: %w", spec.Host, err)
+	}
+	return newSession(identity), nil
 }
 
 func newTransport() *http.Transport {
@@ -124,7 +147,7 @@ func (r *Registries) Grant(ctx context.Context, ref string) wire.PullGrant {
 		select {
 		case <-m.done:
 		case <-ctx.Done():
-			return wire.PullGrant{Ref: ref, Failure: outside("image %s: %v", ref, context.Cause(ctx))}
+			return wire.PullGrant{Ref: ref, Failure: Outside("image %s: %v", ref, context.Cause(ctx))}
 		}
 		if !m.off {
 			return m.grant
@@ -172,6 +195,9 @@ func (r *Registries) Refused(ref, authorization string) {
 	defer r.mu.Unlock()
 	if g, ok := r.recent[ref]; ok && g.Authorization == authorization && time.Since(g.made) >= youngest {
 		delete(r.recent, ref)
+		if k := r.knownOf(ref); k != nil && k.session != nil {
+			k.session.stale.Store(true)
+		}
 	}
 }
 
@@ -204,6 +230,15 @@ func (r *Registries) grant(ctx context.Context, ref string) (wire.PullGrant, err
 	return r.authorize(ctx, k, from)
 }
 
+// knownOf is the registry of a reference, if the configuration has it; else nil.
+func (r *Registries) knownOf(ref string) *known {
+	n, err := name.ParseReference(ref)
+	if err != nil {
+		return nil
+	}
+	return r.known[host(n)]
+}
+
 func host(ref name.Reference) string { return strings.ToLower(ref.Context().RegistryStr()) }
 
 // password is read whenever it is needed: whoever changes the file need not restart the server.
@@ -213,15 +248,15 @@ func (k *known) password() (string, error) {
 	}
 	f, err := os.Open(k.spec.PasswordFile)
 	if err != nil {
-		return "", outside("password file of registry %s: %v", k.spec.Host, err)
+		return "", Outside("password file of registry %s: %v", k.spec.Host, err)
 	}
 	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
 	switch {
 	case err != nil:
-		return "", outside("password file of registry %s: %v", k.spec.Host, err)
+		return "", Outside("password file of registry %s: %v", k.spec.Host, err)
 	case len(b) > maxPassword:
-		return "", outside("password file %s of registry %s: has more than %d bytes", k.spec.PasswordFile, k.spec.Host, maxPassword)
+		return "", Outside("password file %s of registry %s: has more than %d bytes", k.spec.PasswordFile, k.spec.Host, maxPassword)
 	}
 	return strings.TrimRight(string(b), "\r\n"), nil
 }

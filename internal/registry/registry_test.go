@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	gcr "github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/random"
@@ -97,6 +98,9 @@ func newStand(t *testing.T, kind string) *stand {
 }
 
 func (s *stand) giveToken(w http.ResponseWriter, r *http.Request) {
+	if refresh(w, r) {
+		return
+	}
 	u, p, _ := r.BasicAuth()
 	s.mu.Lock()
 	s.asks = append(s.asks, r.URL.Query().Get("scope")+" by "+u)
@@ -130,7 +134,7 @@ func (s *stand) push(t *testing.T, repo string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := remote.Write(ref, img); err != nil {
+	if err := remote.Write(ref, img, remote.WithAuth(&authn.Basic{Username: user, Password: password})); err != nil {
 		t.Fatal(err)
 	}
 }

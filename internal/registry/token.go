@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -27,57 +26,127 @@ const tokenUsual = 60 * time.Second
 // authorize asks a registry how it wants to be asked, and makes what the node is
 // to show there.
 func (r *Registries) authorize(ctx context.Context, k *known, ref name.Reference) (wire.PullGrant, error) {
-	g := wire.PullGrant{Insecure: k.spec.Insecure}
-	if k.spec.Username == "" {
-		return g, nil // the node asks for an anonymous token by itself
+	if k.session != nil {
+		g, err := r.authorizeIdentity(ctx, k, ref)
+		if !errors.Is(err, errRefused) {
+			return g, err
+		}
+		// The cloud may have taken back the login before its end. A new one is tried once.
+		k.session.stale.Store(true)
+		if g, err = r.authorizeIdentity(ctx, k, ref); errors.Is(err, errRefused) {
+			err = k.denied("the server's identity")
+		}
+		return g, err
 	}
+	if k.spec.Username == "" {
+		return wire.PullGrant{Insecure: k.spec.Insecure}, nil // the node asks for an anonymous token by itself
+	}
+	g, _, err := r.exchange(ctx, k, ref, Login{})
+	return g, err
+}
+
+// authorizeIdentity is authorize with what the cloud gives to the server's identity. The error is
+// errRefused if the registry does not accept that.
+func (r *Registries) authorizeIdentity(ctx context.Context, k *known, ref name.Reference) (wire.PullGrant, error) {
+	login, err := k.session.get(ctx)
+	if err != nil {
+		return wire.PullGrant{}, err
+	}
+	g, scheme, err := r.exchange(ctx, k, ref, login)
+	if err != nil || g.Authorization == "" {
+		return g, err
+	}
+	who := cmp.Or(login.Who, "the server's identity")
+	if err := k.check(ctx, k.guard(r.http), scheme, ref, &g, who); err != nil {
+		return wire.PullGrant{}, err
+	}
+	return g, nil
+}
+
+// exchange makes what the node is to show, out of a login or, if that is zero, of the credentials
+// of the configuration. It also returns the scheme by which the registry is spoken to.
+func (r *Registries) exchange(ctx context.Context, k *known, ref name.Reference, login Login) (g wire.PullGrant, scheme string, err error) {
+	g, scheme = wire.PullGrant{Insecure: k.spec.Insecure}, "https"
 	reg, err := k.registry(ref)
 	if err != nil {
-		return g, err
+		return g, scheme, err
 	}
 	rt := k.guard(r.http)
 	began := time.Now()
 	challenge, err := transport.Ping(ctx, reg, rt)
 	if err != nil {
-		return g, k.explain(err)
+		return g, scheme, k.explain(err)
+	}
+	if challenge.Insecure {
+		scheme = "http"
 	}
 	switch strings.ToLower(challenge.Scheme) {
 	case "":
-		return g, nil // open to everybody
+		return g, scheme, nil // open to everybody
 	case "bearer":
-		auth, err := k.credentials()
-		if err != nil {
-			return g, err
-		}
-		scope := ref.Context().Scope(transport.PullScope)
-		t, err := transport.Exchange(ctx, reg, auth, rt, []string{scope}, challenge)
-		if err != nil {
-			return g, k.explain(err)
-		}
-		token := cmp.Or(t.Token, t.AccessToken)
-		if token == "" || strings.ContainsAny(token, "\r\n") {
-			return g, outside("registry %s: its token server answers without a token", k.spec.Host)
-		}
-		lasts := time.Duration(t.ExpiresIn) * time.Second
-		if lasts <= 0 || lasts > 24*time.Hour {
-			lasts = tokenUsual
-		}
-		g.Authorization, g.Until = "Bearer "+token, muster.At(began.Add(lasts))
-		return g, nil
+		err = r.bearer(ctx, k, &g, reg, ref, challenge, login, began)
 	case "basic":
-		if !k.spec.SendCredentials {
-			return g, noAccess("registry %s takes only a username and a password, which stay with the server; "+
-				"send_credentials: true in its entry under registries gives them to nodes", k.spec.Host)
+		err = k.basic(&g, login, began)
+	default:
+		err = Outside("registry %s wants to be asked in a way (%s) that is not known here", k.spec.Host, short(challenge.Scheme))
+	}
+	return g, scheme, err
+}
+
+// bearer gets a token for the repository from the token server that the registry names.
+func (r *Registries) bearer(ctx context.Context, k *known, g *wire.PullGrant, reg name.Registry, ref name.Reference, challenge *transport.Challenge, login Login, began time.Time) error {
+	auth := login.auth()
+	if k.session == nil {
+		var err error
+		if auth, err = k.credentials(); err != nil {
+			return err
 		}
+	}
+	scope := ref.Context().Scope(transport.PullScope)
+	t, err := transport.Exchange(ctx, reg, auth, k.guard(r.http), []string{scope}, challenge)
+	var said *transport.Error
+	switch {
+	case err != nil && k.session != nil && errors.As(err, &said) && said.StatusCode == http.StatusUnauthorized:
+		return errRefused
+	case err != nil && k.session != nil && errors.As(err, &said) && said.StatusCode == http.StatusForbidden:
+		return k.denied(cmp.Or(login.Who, "the server's identity"))
+	case err != nil:
+		return k.explain(err)
+	}
+	token := cmp.Or(t.Token, t.AccessToken)
+	if token == "" || strings.ContainsAny(token, "\r\n") {
+		return Outside("registry %s: its token server answers without a token", k.spec.Host)
+	}
+	lasts := time.Duration(t.ExpiresIn) * time.Second
+	if lasts <= 0 || lasts > 24*time.Hour {
+		lasts = tokenUsual
+	}
+	g.Authorization, g.Until = "Bearer "+token, muster.At(began.Add(lasts))
+	return nil
+}
+
+// basic gives out a password: of the configuration only if that says so, of a login always, as it
+// ends by itself and the registry knows no smaller right.
+func (k *known) basic(g *wire.PullGrant, login Login, began time.Time) error {
+	until := began.Add(passwordFor)
+	switch {
+	case k.session != nil:
+		g.Authorization = basic(login.Username, login.Password.Reveal())
+		if login.Until.Before(until) {
+			until = login.Until
+		}
+	case !k.spec.SendCredentials:
+		return NoAccess("registry %s takes only a username and a password, which stay with the server; "+
+			"send_credentials: true in its entry under registries gives them to nodes", k.spec.Host)
+	default:
 		password, err := k.password()
 		if err != nil {
-			return g, err
+			return err
 		}
-		g.Authorization = "Basic " + base64.StdEncoding.EncodeToString([]byte(k.spec.Username+":"+password))
-		g.Until = muster.At(began.Add(passwordFor))
-		return g, nil
+		g.Authorization = basic(k.spec.Username, password)
 	}
-	return g, outside("registry %s wants to be asked in a way (%s) that is not known here", k.spec.Host, short(challenge.Scheme))
+	g.Until = muster.At(until)
+	return nil
 }
 
 // mirrored is the grant for a mirror that has the image; not ok if it has not, or
@@ -118,6 +187,9 @@ func (k *known) has(ctx context.Context, r *Registries, ref name.Reference) (wir
 	g, err := r.authorize(ctx, k, ref)
 	if err != nil {
 		return g, err
+	}
+	if k.session != nil {
+		return g, nil // its image was asked for with the login
 	}
 	auth, err := k.credentials()
 	if err != nil {
@@ -186,18 +258,18 @@ func (k *known) explain(err error) error {
 	case errors.As(err, &f):
 		return f
 	case !errors.As(err, &said):
-		return outside("registry %s cannot be reached: %s", k.spec.Host, way(err))
+		return Outside("registry %s cannot be reached: %s", k.spec.Host, way(err))
 	}
 	switch code := said.StatusCode; {
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		if k.spec.Username == "" {
-			return noAccess("not found in registry %s, or no access: check its spelling, or give credentials under registries in the server's configuration", k.spec.Host)
+			return NoAccess("not found in registry %s, or no access: check its spelling, or give credentials under registries in the server's configuration", k.spec.Host)
 		}
-		return noAccess("not found in registry %s, or no access for user %s: check its spelling, and the credentials under registries in the server's configuration", k.spec.Host, k.spec.Username)
+		return NoAccess("not found in registry %s, or no access for user %s: check its spelling, and the credentials under registries in the server's configuration", k.spec.Host, k.spec.Username)
 	case code == http.StatusNotFound:
-		return noAccess("not found in registry %s: check its spelling", k.spec.Host)
+		return NoAccess("not found in registry %s: check its spelling", k.spec.Host)
 	default:
-		return outside("registry %s is out of order: it answers %d %s", k.spec.Host, code, http.StatusText(code))
+		return Outside("registry %s is out of order: it answers %d %s", k.spec.Host, code, http.StatusText(code))
 	}
 }
 
@@ -220,11 +292,14 @@ func short(s string) string {
 	return s
 }
 
-func noAccess(format string, args ...any) *muster.Failure {
+// NoAccess is the failure for an image that the server cannot get a right to pull for: someone must
+// change the job or the configuration.
+func NoAccess(format string, args ...any) *muster.Failure {
 	return &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImageNotFound, Message: fmt.Sprintf(format, args...)}
 }
 
-func outside(format string, args ...any) *muster.Failure {
+// Outside is the failure of a registry, of a cloud, or of the way to one. It may pass by itself.
+func Outside(format string, args ...any) *muster.Failure {
 	return &muster.Failure{Class: muster.FailureOutside, Reason: muster.ReasonImage, Message: fmt.Sprintf(format, args...)}
 }
 
@@ -232,7 +307,7 @@ func outside(format string, args ...any) *muster.Failure {
 func failureOf(ref string, err error) *muster.Failure {
 	var f *muster.Failure
 	if !errors.As(err, &f) {
-		f = outside("%s", short(err.Error()))
+		f = Outside("%s", short(err.Error()))
 	}
 	named := *f
 	named.Message = "image " + ref + ": " + f.Message

@@ -59,6 +59,9 @@ type Options struct {
 	OpenBucket blob.Opener
 	// OpenCloud makes the provider of a cloud. It is nil in a program without the drivers of clouds.
 	OpenCloud cloud.Opener
+	// OpenIdentity makes the identity of a registry's entry. It is nil in a program without the
+	// libraries of clouds.
+	OpenIdentity registry.Opener
 	// Ready is called once with the address, when the server leads and serves requests.
 	Ready func(address string)
 	// Read reads the configuration again; Reload says when. Without Read the configuration is never
@@ -257,7 +260,7 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	if s.state, err = state.New(feedSize); err != nil {
 		return nil, err
 	}
-	if s.grants, err = registry.New(registry.Config{Registries: cfg.Registries, Logger: opts.Logger}); err != nil {
+	if s.grants, err = registry.New(registry.Config{Registries: cfg.Registries, OpenIdentity: opts.OpenIdentity, Logger: opts.Logger}); err != nil {
 		return nil, err
 	}
 	// Opening takes the lock of the data directory. What comes after it may write there.

@@ -31,7 +31,7 @@ func devCommand(a *cli.App, d Drivers) *cobra.Command {
 			return err
 		}
 		cfg.DataDir, cfg.Listen, cfg.NoAuth, cfg.Log.Level = a.Given.Environment(os.Getenv).DataDir, listen, noAuth, level
-		o := server.Options{Version: version.String(), NodeBinary: node, OpenBucket: d.Bucket, OpenCloud: d.Cloud, Ready: func(address string) {
+		o := server.Options{Version: version.String(), NodeBinary: node, OpenBucket: d.Bucket, OpenCloud: d.Cloud, OpenIdentity: d.Identity, Ready: func(address string) {
 			fmt.Fprintf(a.Stderr, "muster: ready at http://%s; in another terminal: %s run -- echo hello\n", address, typed())
 			if all, err := locate.ReadContexts(); err == nil && all.Current != "" {
 				fmt.Fprintf(a.Stderr, "muster: the current context is %s, so this server is used with `muster --context %s …`, or after `muster context use %s`\n", all.Current, locate.LastStarted, locate.LastStarted)

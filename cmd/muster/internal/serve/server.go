@@ -36,7 +36,7 @@ func serverCommand(a *cli.App, d Drivers) *cobra.Command {
 		reload, stop := reloads(a)
 		defer stop()
 		return serve(ctx, *config, server.Options{
-			OpenBucket: d.Bucket, OpenCloud: d.Cloud,
+			OpenBucket: d.Bucket, OpenCloud: d.Cloud, OpenIdentity: d.Identity,
 			Version: version.String(), Logger: newLogger(a.Stderr, config.Log), NodeBinary: node,
 			Read: func() (*api.ServerConfig, error) { return specfile.ConfigAt(file) }, Reload: reload,
 		})
