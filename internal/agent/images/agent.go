@@ -3,8 +3,11 @@ package images
 import (
 	"context"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/images/failure"
 	"github.com/musterhq/muster/internal/agent/images/source"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -78,6 +81,12 @@ func Granted(ask func(ctx context.Context, ref string) (wire.PullGrant, error)) 
 		if err != nil {
 			return source.Grant{}, err
 		}
-		return source.Grant{Ref: g.Pull, Authorization: g.Authorization, Insecure: g.Insecure, Until: g.Until.Std()}, nil
+		out := source.Grant{Ref: g.Pull, Authorization: g.Authorization, Insecure: g.Insecure, Until: g.Until.Std()}
+		if g.Digest != "" {
+			if out.Digest, err = v1.NewHash(g.Digest); err != nil {
+				return source.Grant{}, failure.Outside("the server's cache has it as %.80q, which is no digest", g.Digest)
+			}
+		}
+		return out, nil
 	}
 }

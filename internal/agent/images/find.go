@@ -103,7 +103,7 @@ func (s *Store) registryOf(r source.Reference) *source.Registry {
 		if len(s.sources) >= maxSessions {
 			clear(s.sources)
 		}
-		src = source.NewRegistry(r, s.Grant, s.HTTP, s.Destinations)
+		src = source.NewRegistry(r, s.Grant, s.Loaded, s.HTTP, s.Destinations)
 		s.sources[r.Canonical] = src
 	}
 	return src

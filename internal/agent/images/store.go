@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -40,9 +39,9 @@ type Config struct {
 	// Grant asks the server how to pull a reference, which is given in its full form
 	// ("docker.io/library/busybox:latest"). nil: anonymously.
 	Grant func(ctx context.Context, ref string) (source.Grant, error)
-	// Loaded waits for a blob of an image that was loaded on the server, by its digest. nil: the
-	// server sends none.
-	Loaded func(ctx context.Context, digest string) (io.ReadSeekCloser, error)
+	// Loaded waits for a blob of an image that was loaded on the server, or that is in its cache, by
+	// its digest. nil: the server sends none.
+	Loaded source.Sender
 	// Fresh is for how long a registry's answer what a tag means is good: a start need not wait for
 	// it. 0: it is asked each time.
 	Fresh time.Duration

@@ -108,6 +108,25 @@ func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (Document
 	return d, nil
 }
 
+// Parts are what a manifest or an index names: images and indexes, or a configuration and layers.
+func (d Document) Parts() ([]v1.Descriptor, error) {
+	if d.mediaType.IsIndex() {
+		m, err := v1.ParseIndexManifest(bytes.NewReader(d.Data))
+		if err != nil {
+			return nil, failure.Unusable("its index cannot be read: %s", failure.Bounded(err.Error()))
+		}
+		return m.Manifests, nil
+	}
+	m, err := v1.ParseManifest(bytes.NewReader(d.Data))
+	if err != nil {
+		return nil, failure.Unusable("its manifest cannot be read: %s", failure.Bounded(err.Error()))
+	}
+	return append([]v1.Descriptor{m.Config}, m.Layers...), nil
+}
+
+// IsDocument reports whether a part is a manifest or an index; others are blobs.
+func IsDocument(d v1.Descriptor) bool { return d.MediaType.IsIndex() || d.MediaType.IsImage() }
+
 // isAttestation reports whether an entry of an index is a statement about an image, as build tools
 // put beside it.
 func isAttestation(d v1.Descriptor) bool {

@@ -35,6 +35,9 @@ type Grant struct {
 	Insecure bool
 	// Until is when it ends. Zero: it is used for a minute.
 	Until time.Time
+	// Digest is what the reference means, if the server has that image in its cache: then the server
+	// sends what it is made of, and the registry is not asked. Zero: it is pulled from the registry.
+	Digest v1.Hash
 }
 
 const (
@@ -48,6 +51,10 @@ type Registry struct {
 	ref Reference
 	// grant asks the server for the right to pull a reference; nil: it pulls anonymously.
 	grant func(context.Context, string) (Grant, error)
+	// sent waits for a blob that the server sends from its cache; nil: it sends none.
+	sent Sender
+	// recheck is how often the server is asked, while it sends nothing, whether it still will.
+	recheck time.Duration
 	// http is what all requests go through, behind a guard.
 	http http.RoundTripper
 	// destinations are where the registry may be, and where it may send this node.
@@ -59,9 +66,9 @@ type Registry struct {
 }
 
 // NewRegistry makes a source of the repository of a reference. If grant is nil, it pulls
-// anonymously.
-func NewRegistry(ref Reference, grant func(context.Context, string) (Grant, error), http http.RoundTripper, destinations destinations.Allowed) *Registry {
-	return &Registry{ref: ref, grant: grant, http: http, destinations: destinations}
+// anonymously; if sent is nil, it takes nothing from the server's cache.
+func NewRegistry(ref Reference, grant func(context.Context, string) (Grant, error), sent Sender, http http.RoundTripper, destinations destinations.Allowed) *Registry {
+	return &Registry{ref: ref, grant: grant, sent: sent, recheck: recheckSent, http: http, destinations: destinations}
 }
 
 // session is a way to a repository that was opened with a grant, or without any.
@@ -73,6 +80,10 @@ type session struct {
 	target Reference
 	// until is when a new session is to be opened.
 	until time.Time
+	// digest is what the reference means, if the server sends the image; then there is no client, and
+	// grant is what the registry is asked with if that is needed all the same.
+	digest v1.Hash
+	grant  Grant
 }
 
 // open gives the session: a new one if the old one is over or was refused.
@@ -106,6 +117,18 @@ func (r *Registry) connect(ctx context.Context) (*session, error) {
 			return nil, failure.Outside("the right to pull was not had: %s", said(err))
 		}
 	}
+	if g.Digest != (v1.Hash{}) && r.sent != nil {
+		s := &session{target: target, until: g.Until, digest: g.Digest, grant: g}
+		if s.until.IsZero() {
+			s.until = time.Now().Add(defaultUntil)
+		}
+		return s, nil
+	}
+	return r.reach(ctx, target, g)
+}
+
+// reach opens a session with the registry itself.
+func (r *Registry) reach(ctx context.Context, target Reference, g Grant) (*session, error) {
 	// The server may send the node to a mirror.
 	if g.Ref != "" {
 		var err error
@@ -259,6 +282,10 @@ func (r *Registry) do(ctx context.Context, method, path string, header http.Head
 	var refused *session
 	for {
 		s, err := r.open(ctx, refused)
+		// The server may have taken the image into its cache since the caller looked.
+		if err == nil && s.client == nil {
+			s, err = r.reach(ctx, s.target, s.grant)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -342,6 +369,9 @@ func (r *Registry) ident(ctx context.Context) (string, error) {
 
 // Head asks what a tag means now. ok is false if the registry does not say it this way.
 func (r *Registry) Head(ctx context.Context) (h v1.Hash, ok bool, err error) {
+	if s, err := r.open(ctx, nil); err != nil || s.digest != (v1.Hash{}) {
+		return s.sentDigest(), err == nil, err
+	}
 	id, err := r.ident(ctx)
 	if err != nil {
 		return h, false, err
@@ -357,6 +387,16 @@ func (r *Registry) Head(ctx context.Context) (h v1.Hash, ok bool, err error) {
 
 // ByTag gets the manifest or index that the reference means.
 func (r *Registry) ByTag(ctx context.Context) (Document, error) {
+	s, err := r.open(ctx, nil)
+	if err != nil {
+		return Document{}, err
+	}
+	if s.digest != (v1.Hash{}) {
+		if r.ref.Digest != nil && *r.ref.Digest != s.digest {
+			return Document{}, failure.Outside("the server sends %s where %s was asked for", s.digest, r.ref.Digest)
+		}
+		return r.Document(ctx, v1.Descriptor{Digest: s.digest})
+	}
 	id, err := r.ident(ctx)
 	if err != nil {
 		return Document{}, err
@@ -370,6 +410,17 @@ func (r *Registry) ByTag(ctx context.Context) (Document, error) {
 
 // Document gets a manifest or index by its digest.
 func (r *Registry) Document(ctx context.Context, d v1.Descriptor) (Document, error) {
+	if f, err := r.fromServer(ctx, d.Digest); f != nil || err != nil {
+		if err != nil {
+			return Document{}, err
+		}
+		defer func() { _ = f.Close() }()
+		data, err := readAll(f, maxManifest, "manifest")
+		if err != nil {
+			return Document{}, failure.Node("manifest %s: %v", d.Digest, err)
+		}
+		return newDocument(data, d.MediaType, d.Digest)
+	}
 	return r.get(ctx, d.Digest.String(), d.Digest)
 }
 
@@ -412,6 +463,16 @@ func readAll(r io.Reader, most int64, what string) ([]byte, error) {
 // refuse an open one with 416. A registry that refuses that too, or knows no parts, sends all of
 // it, and what was read already is passed over.
 func (r *Registry) Blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
+	if f, err := r.fromServer(ctx, d.Digest); f != nil || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		if _, err := f.Seek(from, io.SeekStart); err != nil {
+			_ = f.Close()
+			return nil, failure.Node("layer %s: %v", d.Digest, err)
+		}
+		return f, nil
+	}
 	part := ""
 	if from > 0 && from < d.Size {
 		part = fmt.Sprintf("bytes=%d-%d", from, d.Size-1)

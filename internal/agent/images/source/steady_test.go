@@ -78,7 +78,7 @@ func TestSlowRegistry(t *testing.T) {
 					t.Fatal(err)
 				}
 				began := time.Now()
-				src := NewRegistry(ref, nil, rt, destinations.Allowed{})
+				src := NewRegistry(ref, nil, nil, rt, destinations.Allowed{})
 				tr := NewTransfer(t.Context(), src, Layer{Descriptor: v1.Descriptor{Size: c.size, Digest: nothing}}, &Gauge{}, slog.New(slog.DiscardHandler), FirstPause)
 				n, err := io.Copy(writeOnly{io.Discard}, readOnly{tr}) // in large pieces
 				tr.Close()
