@@ -337,6 +337,6 @@ func (a *Agent) hello() wire.Hello {
 	return wire.Hello{
 		Node: a.cfg.Node, Protocol: wire.Protocol, Version: a.cfg.Version, Run: a.run, Pid: os.Getpid(),
 		Fence: a.fence, Capacity: a.cfg.Capacity, Attributes: a.node.attributes(),
-		Runtimes: names, Problems: a.node.problems, Allocs: len(a.allocs),
+		Runtimes: names, Problems: a.node.problems, Allocs: len(a.allocs), TakesImages: a.node.images != nil,
 	}
 }

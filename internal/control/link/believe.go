@@ -168,9 +168,7 @@ func (n *nodeLink) neededUploads() map[string]bool {
 		}
 		return true
 	})
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for ref := range n.pulling {
+	for _, ref := range n.pulls.Asked() {
 		images.AddBlobs(all, ref)
 	}
 	return all

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
-	"maps"
 	"slices"
 
 	"github.com/musterhq/muster"
@@ -14,17 +14,19 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// Granter makes pull credentials for images out of the server's own credentials. Its methods may be
-// called concurrently.
-type Granter interface {
-	// Grant returns the right to pull one image, or sets Failure if there is none. It may take as
-	// long as a registry takes. It may return the same answer again.
-	Grant(ctx context.Context, ref string) wire.PullGrant
-	// Refused says that a node asks again although it was given this authorization. The registry
-	// may have refused it, so Grant must not return it again.
-	Refused(ref, authorization string)
-	// FullName returns the same name for all spellings of one reference.
-	FullName(ref string) string
+// cached returns how to open a blob of an image that the node was granted from the cache and still
+// has a use for; nil if there is none.
+func (n *nodeLink) cached(digest string) opener {
+	cache := n.l.cfg.ImageCache
+	if cache == nil {
+		return nil
+	}
+	for _, im := range n.pulls.Cached(n.l.cfg.Clock.Now()) {
+		if cache.Part(im.Ref, im.Digest, digest) && n.mayPull(im.Ref) {
+			return func(ctx context.Context) (io.ReadCloser, error) { return cache.Open(ctx, im.Ref, im.Digest, digest) }
+		}
+	}
+	return nil
 }
 
 // Images lists the image cache of a node.
@@ -56,7 +58,7 @@ func (l *Link) PullImage(ctx context.Context, id muster.NodeID, ref string) iter
 			yield(wire.PullProgress{}, err)
 			return
 		}
-		defer nl.pulls(ref)()
+		defer nl.pulls.Ask(ref)()
 		for p, err := range nl.client.PullImage(ctx, state.LoadedImagesOf(l.cfg.State.Latest()).Ref(ref)) {
 			if !yield(p, ofNode(id, err)) {
 				return
@@ -125,11 +127,17 @@ func (s *session) grantOne(ctx context.Context, ref string) error {
 		return s.n.client.PutGrant(ctx, wire.PullGrant{Ref: ref, Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImage,
 			Message: fmt.Sprintf("image %s: the server gives no right to pull it: no live allocation on node %s has it, and nobody has it pulled there", ref, s.n.id)}})
 	}
-	// The node asks again for what it got: its registry may not accept it any more.
-	if before := s.n.authorizationFor(ref); before != "" {
-		s.n.l.cfg.Grants.Refused(ref, before)
+	g, ok := wire.PullGrant{}, false
+	if cache := s.n.l.cfg.ImageCache; cache != nil && s.takesImages {
+		g, ok = cache.Grant(ctx, ref)
 	}
-	g := s.n.l.cfg.Grants.Grant(ctx, ref)
+	if !ok {
+		// The node asks again for what it got: its registry may not accept it any more.
+		if before := s.n.pulls.Authorization(ref); before != "" {
+			s.n.l.cfg.Grants.Refused(ref, before)
+		}
+		g = s.n.l.cfg.Grants.Grant(ctx, ref)
+	}
 	if ctx.Err() != nil {
 		// The answer may be due to the end of ctx and say nothing about the image.
 		return ctx.Err()
@@ -138,7 +146,7 @@ func (s *session) grantOne(ctx context.Context, ref string) error {
 	if err := s.n.client.PutGrant(ctx, g); err != nil {
 		return err
 	}
-	s.n.granted(g)
+	s.n.pulls.Granted(g, s.n.l.cfg.Clock.Now())
 	s.n.l.stats.grants.Add(1)
 	return nil
 }
@@ -164,47 +172,5 @@ func (n *nodeLink) mayPull(ref string) bool {
 	if found {
 		return true
 	}
-	n.mu.Lock()
-	pulling := slices.Collect(maps.Keys(n.pulling))
-	n.mu.Unlock()
-	return slices.ContainsFunc(pulling, same)
-}
-
-// pulls records a requested pull until done is called.
-func (n *nodeLink) pulls(ref string) (done func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.pulling[ref]++
-	return func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.pulling[ref]--; n.pulling[ref] == 0 {
-			delete(n.pulling, ref)
-		}
-	}
-}
-
-// granted records what the node was given, to recognize it if the node asks again. The map is
-// bounded: a full one drops what has expired, and else takes nothing more.
-func (n *nodeLink) granted(g wire.PullGrant) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.grants, g.Ref)
-	if g.Authorization == "" {
-		return
-	}
-	if len(n.grants) >= maxAsked {
-		now := n.l.cfg.Clock.Now()
-		maps.DeleteFunc(n.grants, func(_ string, old wire.PullGrant) bool { return old.Until < now })
-	}
-	if len(n.grants) < maxAsked {
-		n.grants[g.Ref] = g
-	}
-}
-
-// authorizationFor returns what the node was given last for an image; empty if nothing.
-func (n *nodeLink) authorizationFor(ref string) string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.grants[ref].Authorization
+	return slices.ContainsFunc(n.pulls.Asked(), same)
 }

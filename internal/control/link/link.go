@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/clock"
+	"github.com/musterhq/muster/internal/control/link/pulls"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -71,7 +72,9 @@ type Config struct {
 	// Empty means crun, else runc. May be nil.
 	OCIRuntime func(pool muster.PoolName) string
 	// Grants creates the pull credentials that agents ask for. If it is nil, agents get none.
-	Grants Granter
+	Grants pulls.Granter
+	// ImageCache holds the images whose grants have a digest. May be nil.
+	ImageCache pulls.ImageCache
 	// DiskTight returns why output is not stored now, because the server's disk is nearly full, or
 	// nil if it has room. May be nil.
 	DiskTight func() error
@@ -95,6 +98,8 @@ type Link struct {
 	ships chan struct{}
 	// grants is a semaphore: it holds a token for each pull credential being created.
 	grants chan struct{}
+	// parts is a semaphore: it holds a token for each part of a cached image being sent.
+	parts chan struct{}
 
 	// term is the term under which Run began. Run sets it before it starts a goroutine.
 	term uint64
@@ -119,6 +124,9 @@ type Link struct {
 // shipsAtOnce bounds how many streams and declared outputs are stored at the same time. That bounds
 // the memory and the requests to the blob store.
 const shipsAtOnce = 16
+
+// partsAtOnce bounds how many parts of cached images are sent at the same time.
+const partsAtOnce = 64
 
 // New makes a Link. It does nothing before Run.
 func New(cfg Config) (*Link, error) {
@@ -156,7 +164,7 @@ func New(cfg Config) (*Link, error) {
 		cfg.Problems = func(muster.NodeID) []string { return nil }
 	}
 	return &Link{
-		cfg: cfg, log: cfg.Logger, ships: make(chan struct{}, shipsAtOnce), grants: make(chan struct{}, grantsAtOnce),
+		cfg: cfg, log: cfg.Logger, ships: make(chan struct{}, shipsAtOnce), grants: make(chan struct{}, grantsAtOnce), parts: make(chan struct{}, partsAtOnce),
 		nodes: map[muster.NodeID]*nodeLink{}, dropped: map[muster.NodeID]*nodeLink{},
 		unstored: map[muster.AllocID]unstored{},
 	}, nil

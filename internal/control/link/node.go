@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/control/link/pulls"
 	"github.com/musterhq/muster/internal/decide/health"
 	"github.com/musterhq/muster/internal/state"
 	"github.com/musterhq/muster/internal/wait"
@@ -96,10 +97,8 @@ type nodeLink struct {
 	// being stored: the time limit runs over sessions.
 	ships   map[muster.AllocID]*ship
 	storing map[muster.AllocID]time.Time
-	// pulling counts the image pulls that operators asked for, by image. grants holds the pull
-	// credentials that the node was given last.
-	pulling map[string]int
-	grants  map[string]wire.PullGrant
+	// pulls records what the node pulls and was given for it. It has its own lock.
+	pulls *pulls.Book
 }
 
 func newNodeLink(l *Link, row *state.Node) *nodeLink {
@@ -111,7 +110,7 @@ func newNodeLink(l *Link, row *state.Node) *nodeLink {
 		box:    newMailbox(), judge: make(chan struct{}, 1), ended: make(chan struct{}), gone: make(chan struct{}),
 		contact: health.Contact{Began: l.cfg.Clock.Now()},
 		ships:   map[muster.AllocID]*ship{}, storing: map[muster.AllocID]time.Time{},
-		pulling: map[string]int{}, grants: map[string]wire.PullGrant{},
+		pulls: pulls.New(),
 	}
 	n.row.Store(row)
 	// An instance that this leadership launched runs this build already.
@@ -458,6 +457,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	}
 	n.letGo(ctx)
 	s := newSession(n, agentRun)
+	s.takesImages = hello.TakesImages
 	err = s.run(ctx)
 	return s.heardOf(), err
 }

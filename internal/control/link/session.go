@@ -23,7 +23,9 @@ type session struct {
 	// agentRun is the run of the agent that said hello. A report of another run comes from an agent
 	// that has taken over since.
 	agentRun string
-	g        *errgroup.Group
+	// takesImages says that the agent takes images from the server's cache.
+	takesImages bool
+	g           *errgroup.Group
 	// began is closed after the first report, which is a whole one. The sender waits for it.
 	began chan struct{}
 	// finished holds allocations that succeeded while their node was terminating. The value is true

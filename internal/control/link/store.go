@@ -230,20 +230,28 @@ func (w *watched) Read(p []byte) (int, error) {
 // pushRetry is the delay after a failed push or grant. The agent asks again anyway.
 const pushRetry = 3 * time.Second
 
-// push sends the inputs that the agent asks for. Each input is sent by one goroutine at a time.
+// push sends the inputs and the parts of images that the agent asks for. Each is sent by one
+// goroutine at a time.
 func (s *session) push(ctx context.Context, digests []string) {
 	needed := s.n.neededUploads()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, digest := range digests {
 		// Uploads of all namespaces share one store. A node gets only those of its own allocations.
-		if s.pushing[digest] || blob.CheckDigest(digest) != nil || !needed[digest] || len(s.pushing) >= maxAsked {
+		if s.pushing[digest] || blob.CheckDigest(digest) != nil || len(s.pushing) >= maxAsked {
+			continue
+		}
+		open, slots := s.n.upload(digest), s.n.l.ships
+		if !needed[digest] {
+			open, slots = s.n.cached(digest), s.n.l.parts
+		}
+		if open == nil {
 			continue
 		}
 		s.pushing[digest] = true
 		s.g.Go(func() error {
-			if err := s.pushOne(ctx, digest); err != nil && ctx.Err() == nil {
-				s.n.log.Warn("input not pushed", "digest", digest, "error", err)
+			if err := s.pushOne(ctx, digest, open, slots); err != nil && ctx.Err() == nil {
+				s.n.log.Warn("input or part of an image not pushed", "digest", digest, "error", err)
 				// The digest stays in pushing meanwhile, so that no other attempt starts.
 				wait.For(ctx, pushRetry)
 			}
@@ -255,15 +263,26 @@ func (s *session) push(ctx context.Context, digests []string) {
 	}
 }
 
-// pushOne sends one input. It shares the limit of the shippers, because it uses the blob store too.
-func (s *session) pushOne(ctx context.Context, digest string) error {
+// opener opens what is pushed to a node.
+type opener func(context.Context) (io.ReadCloser, error)
+
+// upload returns how to open an upload of the blob store.
+func (n *nodeLink) upload(digest string) opener {
+	return func(ctx context.Context) (io.ReadCloser, error) {
+		return n.l.cfg.Blobs.Open(ctx, blob.UploadKey(digest), 0)
+	}
+}
+
+// pushOne sends one blob. An upload shares the limit of the shippers, because it uses the blob store
+// too. A part of a cached image has a limit of its own, because it may wait for a registry.
+func (s *session) pushOne(ctx context.Context, digest string, open opener, slots chan struct{}) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case s.n.l.ships <- struct{}{}:
-		defer func() { <-s.n.l.ships }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	}
-	in, err := s.n.l.cfg.Blobs.Open(ctx, blob.UploadKey(digest), 0)
+	in, err := open(ctx)
 	if err != nil {
 		return err
 	}

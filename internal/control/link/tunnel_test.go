@@ -287,12 +287,12 @@ func TestGrantsOnlyForUse(t *testing.T) {
 		}
 		// A pull under way is a use, until it is over; so is an allocation until it has ended.
 		nl := r.link.node("n1")
-		done := nl.pulls("pulled")
+		done := nl.pulls.Ask("pulled")
 		if !nl.mayPull("hub/pulled") {
 			t.Error("not for a pull under way")
 		}
 		done()
-		if nl.mayPull("hub/pulled") || len(nl.pulling) != 0 {
+		if nl.mayPull("hub/pulled") || len(nl.pulls.Asked()) != 0 {
 			t.Error("for a pull that is over")
 		}
 		for range r.link.PullImage(context.Background(), "n1", "again") {

@@ -14,8 +14,8 @@ type PullGrant struct {
 	// Insecure allows plain HTTP.
 	Insecure bool `json:"insecure,omitempty"`
 	// Digest is what Ref means, if the server has that image in its cache: it sends what the image is
-	// made of when reports name it in Needs. Empty: the image is pulled from the registry, as by an
-	// agent that does not know this field.
+	// made of when reports name it in Needs. Empty: the image is pulled from the registry. Only agents
+	// that say so in their hello get one.
 	Digest string `json:"digest,omitempty"`
 	// Until is when it ends, by the server's clock; 0: not known.
 	Until muster.Time `json:"until,omitempty"`

@@ -70,6 +70,8 @@ type Hello struct {
 	Problems []string `json:"problems,omitempty"`
 	// Allocs is how many allocations it holds, ended ones included.
 	Allocs int `json:"allocs"`
+	// TakesImages says that it takes images from the server's cache: PullGrant.Digest.
+	TakesImages bool `json:"takes_images,omitempty"`
 }
 
 // Desired is what the server wants of a node: the whole set first in a contact, then parts of it. What is

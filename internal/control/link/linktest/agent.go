@@ -137,6 +137,7 @@ func (a *agent) hello() wire.Hello {
 	h := wire.Hello{
 		Node: n.cfg.ID, Protocol: wire.Protocol, Version: n.cfg.Version, Run: a.run, Pid: n.boots, Fence: n.fence,
 		Capacity: n.cfg.Capacity, Attributes: n.cfg.Attributes, Runtimes: n.runtimes, Problems: n.problems, Allocs: len(n.sandboxes),
+		TakesImages: true,
 	}
 	if n.cfg.LieHello != nil {
 		n.cfg.LieHello(&h)
