@@ -104,6 +104,18 @@ func New(c Config) (*Registries, error) {
 	return r, nil
 }
 
+// ForServer makes the rights by which the server itself pulls: passwords that are not for nodes count
+// too. Logins of identities are shared with r.
+func (r *Registries) ForServer() *Registries {
+	out := &Registries{known: map[string]*known{}, http: r.http, log: r.log, recent: map[string]recent{}, making: map[string]*making{}}
+	for host, k := range r.known {
+		own := *k
+		own.spec.SendCredentials = own.spec.Username != ""
+		out.known[host] = &own
+	}
+	return out
+}
+
 // openSession opens the identity of an entry; nil if it names none.
 func openSession(spec *api.RegistrySpec, open Opener) (*session, error) {
 	if spec.Identity == "" {
@@ -229,6 +241,9 @@ func (r *Registries) grant(ctx context.Context, ref string) (wire.PullGrant, err
 	}
 	return r.authorize(ctx, k, from)
 }
+
+// Known reports whether the configuration has the registry of a reference.
+func (r *Registries) Known(ref string) bool { return r.knownOf(ref) != nil }
 
 // knownOf is the registry of a reference, if the configuration has it; else nil.
 func (r *Registries) knownOf(ref string) *known {

@@ -285,6 +285,9 @@ func TestBasic(t *testing.T) {
 	if want := "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)); g.Failure != nil || g.Authorization != want || g.Until == 0 {
 		t.Errorf("%+v %v", g, g.Failure)
 	}
+	if forServer := newRig(t, s.spec()).ForServer().Grant(t.Context(), s.host+"/a"); forServer.Authorization != g.Authorization {
+		t.Errorf("for the server: %+v %v", forServer, forServer.Failure)
+	}
 	if left := time.Until(g.Until.Std()); left > 5*time.Minute {
 		t.Errorf("a password is used for %s without being asked for", left)
 	}

@@ -137,7 +137,7 @@ func (k *known) basic(g *wire.PullGrant, login Login, began time.Time) error {
 		}
 	case !k.spec.SendCredentials:
 		return NoAccess("registry %s takes only a username and a password, which stay with the server; "+
-			"send_credentials: true in its entry under registries gives them to nodes", k.spec.Host)
+			"send_credentials: true in its entry under registries gives them to nodes, and with image_cache the server pulls for them", k.spec.Host)
 	default:
 		password, err := k.password()
 		if err != nil {
