@@ -28,6 +28,8 @@ type ServerConfig struct {
 	NodeBinaries string `json:"node_binaries,omitempty" doc:"Directory with muster-node-linux-ARCH (amd64, arm64, …) for instances of other architectures. Default: where the muster-node of this host is."`
 	// Registries are where images come from, as far as there is something to say of them.
 	Registries []RegistrySpec `json:"registries,omitempty" doc:"Registries that need credentials, a mirror or plain HTTP. Others are used without credentials."`
+	// ImageCache keeps what nodes pull from the registries above.
+	ImageCache ImageCacheConfig `json:"image_cache,omitzero" doc:"Cache of images on the server: nodes get images of the registries above from it, and each part of an image is downloaded once (docs/containers.md). Default: none."`
 	// Shares divide room between namespaces when there is not enough of it.
 	Shares []ShareSpec `json:"shares,omitempty" doc:"How capacity is shared among work of equal priority when there is not enough for all. The first rule that matches a namespace applies; a namespace without a rule is a class of its own with weight 1. Capacity that a class does not use is lent to the others and returned as work ends."`
 	// Policies say what namespaces may ask for.
@@ -230,6 +232,12 @@ type RegistrySpec struct {
 	Mirror          string        `json:"mirror,omitempty" doc:"Mirror that is tried first for this registry's images, as HOST or HOST/PREFIX. The registry itself is used for what it lacks. Credentials and insecure for it are those of the entry with its host."`
 	Insecure        bool          `json:"insecure,omitempty" doc:"Allow plain HTTP, and a registry on the node itself (localhost)."`
 	SendCredentials bool          `json:"send_credentials,omitempty" doc:"For registries without tokens: send username and password to nodes. Without this such a registry is not used with credentials."`
+}
+
+// ImageCacheConfig is the server's cache of images.
+type ImageCacheConfig struct {
+	Size  Size     `json:"size,omitempty" zero:"no cache" doc:"Disk space of the cache, below data_dir. What was used the longest ago is deleted first. Default: no cache."`
+	Fresh Duration `json:"fresh,omitempty" zero:"1m" doc:"How long the answer of a registry counts: what a tag means, and that the image may be pulled. From 1s to 24h. Default: 1m."`
 }
 
 // Values of RegistrySpec.Identity.

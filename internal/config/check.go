@@ -58,6 +58,7 @@ func Validate(s *api.ServerConfig) []api.ProblemField {
 	c.limits(s.Limits)
 	c.providers(s.Providers)
 	c.registries(s.Registries)
+	c.imageCache(s)
 	c.pools(s)
 	c.shares(s.Shares)
 	c.policies(s.Policies)
@@ -356,6 +357,21 @@ func (c *checks) registries(list []api.RegistrySpec) {
 		if host, _, _ := strings.Cut(r.Mirror, "/"); r.Mirror != "" && (!registryHost(host) || !validate.PlainWord(strings.ReplaceAll(r.Mirror, ":", "")) || strings.HasSuffix(r.Mirror, "/")) {
 			c.Add(at+".mirror", "is %s; write HOST or HOST/PREFIX, as mirror.example.org/hub", validate.Quote(r.Mirror))
 		}
+	}
+}
+
+// imageCache checks the cache of images.
+func (c *checks) imageCache(s *api.ServerConfig) {
+	ic := s.ImageCache
+	c.size("image_cache.size", ic.Size)
+	if f := ic.Fresh.Std(); f != 0 && (f < time.Second || f > 24*time.Hour) {
+		c.Add("image_cache.fresh", "is %s; it is 1s to 24h", ic.Fresh)
+	}
+	switch {
+	case ic.Size == 0 && ic.Fresh != 0:
+		c.Add("image_cache.size", "is missing; fresh goes with it")
+	case ic.Size > 0 && len(s.Registries) == 0:
+		c.Add("image_cache.size", "is %s, and no registries are named: those under registries are cached; write one as - host: docker.io", muster.Bytes(ic.Size))
 	}
 }
 

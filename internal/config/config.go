@@ -17,6 +17,8 @@ const (
 	defaultBlobQuota = api.Size(20 << 30)
 	defaultRetention = api.Duration(24 * time.Hour)
 	defaultHistory   = api.Duration(30 * 24 * time.Hour)
+	// defaultFresh of image_cache: so long a tag means what it meant.
+	defaultFresh = api.Duration(time.Minute)
 	// defaultKeptAttempts of a member.
 	defaultKeptAttempts = 5
 	defaultPoolMax      = 100
@@ -45,6 +47,9 @@ func Defaults(s *api.ServerConfig) {
 	fill(&s.Log.Format, "text")
 	fill(&s.Log.Level, "info")
 	fill(&s.Blob.Quota, defaultBlobQuota)
+	if s.ImageCache.Size > 0 {
+		fill(&s.ImageCache.Fresh, defaultFresh)
+	}
 	fill(&s.Retention.Jobs, defaultRetention)
 	fill(&s.Retention.Nodes, defaultRetention)
 	fill(&s.Retention.History, defaultHistory)

@@ -253,6 +253,35 @@ func TestRegistries(t *testing.T) {
 	}
 }
 
+func TestImageCache(t *testing.T) {
+	hub := []api.RegistrySpec{{Host: "docker.io"}}
+	for _, x := range []struct {
+		at         string // where the problem is; empty: none
+		cache      api.ImageCacheConfig
+		registries []api.RegistrySpec
+	}{
+		{"", api.ImageCacheConfig{}, nil},
+		{"", api.ImageCacheConfig{Size: 1 << 30}, hub},
+		{"", api.ImageCacheConfig{Size: 1 << 30, Fresh: api.Duration(time.Hour)}, hub},
+		{"size", api.ImageCacheConfig{Size: 1 << 30}, nil},
+		{"size", api.ImageCacheConfig{Size: -1}, hub},
+		{"size", api.ImageCacheConfig{Fresh: api.Duration(time.Hour)}, hub},
+		{"fresh", api.ImageCacheConfig{Size: 1 << 30, Fresh: api.Duration(time.Millisecond)}, hub},
+		{"fresh", api.ImageCacheConfig{Size: 1 << 30, Fresh: api.Duration(48 * time.Hour)}, hub},
+	} {
+		c := Dev(2, 4*muster.GiB)
+		c.DataDir, c.Registries, c.ImageCache = "/d", x.registries, x.cache
+		Defaults(&c)
+		problems := Validate(&c)
+		if x.at == "" && len(problems) > 0 || x.at != "" && (len(problems) != 1 || problems[0].Location != "image_cache."+x.at) {
+			t.Errorf("%+v: %v", x.cache, problems)
+		}
+		if x.cache.Size > 0 && c.ImageCache.Fresh == 0 {
+			t.Errorf("%+v: has no time", x.cache)
+		}
+	}
+}
+
 func TestPoseidonConfig(t *testing.T) {
 	base := func(p api.PoseidonConfig) *api.ServerConfig {
 		s := good()

@@ -275,7 +275,7 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 	}
 	if out.link, err = link.New(link.Config{
 		State: s.state, Proposer: l, Clock: s.raft.Now, Blobs: s.blobs, Dial: r.Dial, DialBulk: r.DialBulk, StartAgent: r.StartAgent, StartsItself: r.StartsItself,
-		Enter: r.Enter, Leave: r.Leave, LeaveAllBut: r.LeaveAllBut, Problems: r.Problems, Lease: s.lease, OCIRuntime: s.ociRuntime, Grants: s.grants, DiskTight: s.diskTight, Logger: s.log, Seed: newSeed(),
+		Enter: r.Enter, Leave: r.Leave, LeaveAllBut: r.LeaveAllBut, Problems: r.Problems, Lease: s.lease, OCIRuntime: s.ociRuntime, Grants: s.grants, ImageCache: s.cachedImages(), DiskTight: s.diskTight, Logger: s.log, Seed: newSeed(),
 		OutputMost: func() int64 { return int64(s.config().Blob.Quota) },
 	}); err != nil {
 		return nil, err

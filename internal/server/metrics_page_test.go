@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/musterhq/muster/internal/conns"
+	"github.com/musterhq/muster/internal/imagecache"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md from the descriptions of the metrics")
@@ -27,6 +28,7 @@ func TestPageOfMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMeasured(t, 1)
 		(&Server{}).measureConnections(m.registry, &conns.Listener{})
+		measureImageCache(m.registry, func() imagecache.Stats { return imagecache.Stats{} })
 		descs := make(chan *prometheus.Desc)
 		go func() {
 			m.registry.Describe(descs)

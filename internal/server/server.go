@@ -29,6 +29,7 @@ import (
 	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/history"
 	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/imagecache"
 	"github.com/musterhq/muster/internal/images"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/metrics"
@@ -98,6 +99,9 @@ type Server struct {
 	history *history.Store
 	// grants has the credentials for pulling images. Nodes get those that they need, for a while.
 	grants *registry.Registries
+	// imageCache has what nodes pulled; nil: the configuration wants none. Its loop runs with the
+	// process.
+	imageCache *imagecache.Cache
 	// leading is set while the loops run. caughtUp is set once the state has everything that was
 	// confirmed before this start, and stays set.
 	leading, caughtUp atomic.Bool
@@ -191,6 +195,9 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	g.Go(func() error { return s.countBlobs(gctx) })
 	g.Go(func() error { return s.watchDisk(gctx) })
 	g.Go(func() error { return s.history.Run(gctx) })
+	if s.imageCache != nil {
+		g.Go(func() error { return s.imageCache.Run(gctx) })
+	}
 	if s.opts.Read != nil {
 		g.Go(func() error { return s.reloads(gctx) })
 	}
@@ -293,9 +300,15 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err = s.openImageCache(); err != nil {
+		return nil, err
+	}
 	s.metrics = metrics.New(metrics.Config{State: s.state, Clock: s.raft.Now, BlobBytes: s.blobs.Usage, Version: opts.Version})
 	s.metrics.Registry().MustRegister(newBreakers(s.state.Latest, s.raft.Now))
 	s.measure(s.metrics.Registry())
+	if s.imageCache != nil {
+		measureImageCache(s.metrics.Registry(), s.imageCache.Stats)
+	}
 	s.images, err = images.New(images.Config{
 		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Blobs: s.blobs, Dir: cfg.DataDir, DiskLow: s.diskLow, Logger: opts.Logger,
 		Quota: func() int64 { return int64(s.config().Blob.Quota) },
