@@ -163,6 +163,7 @@ var rules = []rule{
 	{place: "internal/notice"},
 	{place: "internal/serverimage", third: []string{"github.com/google/go-containerregistry"}},
 	{place: "internal/programtest"},
+	{place: "internal/servertest", may: []string{"client", "internal/locate"}},
 	{place: "internal/growthtest"},
 	{place: "internal/faults"},
 	{place: "internal/imagetest", third: []string{"github.com/google/go-containerregistry", "golang.org/x/sys"}},

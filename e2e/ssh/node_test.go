@@ -52,7 +52,7 @@ func TestHostsThatFail(t *testing.T) {
 	shows := func(want string, args ...string) func() bool {
 		match := regexp.MustCompile("(?m)" + want)
 		return func() bool {
-			out, _ := s.run(args...)
+			out, _ := s.Run(args...)
 			return match.MatchString(out)
 		}
 	}
@@ -66,25 +66,25 @@ func TestHostsThatFail(t *testing.T) {
 		if err := os.WriteFile(file, []byte(job), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, status := s.run("run", "--detach", "-f", file); status != 0 {
+		if out, status := s.Run("run", "--detach", "-f", file); status != 0 {
 			t.Fatal(out)
 		}
 	}
 	// One node is left without work: its runtime is the one that is removed.
 	submit("early", 1, "", "true")
-	s.until("a node is idle", func() bool { a := s.allocs("early"); return len(a) == 1 && a[0].Outcome == "succeeded" })
+	s.Until("a node is idle", func() bool { a := s.allocs("early"); return len(a) == 1 && a[0].Outcome == "succeeded" })
 	idle := s.allocs("early")[0].Node
 	l.on(hostOf(idle), "rm /var/lib/muster/nodes/*/bin/*")
 	submit("fresh", 1, "", waits)
-	s.until("its node is seen without a runtime", shows(idle+" .* serving +unready .*runtime process does not work any more", "node", "list"))
-	s.until("it runs elsewhere", func() bool { return len(s.running("fresh")) == 1 })
+	s.Until("its node is seen without a runtime", shows(idle+" .* serving +unready .*runtime process does not work any more", "node", "list"))
+	s.Until("it runs elsewhere", func() bool { return len(s.running("fresh")) == 1 })
 	if a := s.allocs("fresh"); len(a) != 2 || a[0].Node != idle || a[0].Failure == nil || a[0].Failure.Class != "node" || a[1].Node == idle {
 		t.Errorf("%+v", a)
 	}
 
 	submit("only", 1, "exclusive: true\n", fmt.Sprintf("while ! test -e %s; do echo $MUSTER_ATTEMPT >> %s; sleep 0.1; done", gate, ticks))
 	submit("work", 2, "", waits)
-	s.until("all run", func() bool { return len(s.running("only")) == 1 && len(s.running("work")) == 2 })
+	s.Until("all run", func() bool { return len(s.running("only")) == 1 && len(s.running("work")) == 2 })
 	was, only := s.running("work"), s.running("only")[0]
 	short, long, full := hostOf(was[0].Node), hostOf(only.Node), hostOf(was[1].Node)
 
@@ -92,25 +92,25 @@ func TestHostsThatFail(t *testing.T) {
 	l.link(short, "down")
 	l.link(long, "down")
 	l.on(full, "fallocate -l $(( $(stat -f -c '%a*%S' /var/lib/muster) - 2097152 )) /var/lib/muster/fill")
-	s.until("a full disk is seen", shows(was[1].Node+" .* serving +unready .*its disk is nearly full", "node", "list"))
-	s.until("lost is seen", shows(was[0].Node+" .* serving +lost .*cannot be reached", "node", "list"))
-	s.until("unreachable is seen", shows("^0 +unreachable +1 ", "job", "show", "work"))
-	s.until("unreachable is seen on the node", shows("only +0 +1 +unreachable", "node", "show", only.Node))
+	s.Until("a full disk is seen", shows(was[1].Node+" .* serving +unready .*its disk is nearly full", "node", "list"))
+	s.Until("lost is seen", shows(was[0].Node+" .* serving +lost .*cannot be reached", "node", "list"))
+	s.Until("unreachable is seen", shows("^0 +unreachable +1 ", "job", "show", "work"))
+	s.Until("unreachable is seen on the node", shows("only +0 +1 +unreachable", "node", "show", only.Node))
 	l.link(short, "up")
-	s.until("good again", shows(was[0].Node+" .* serving +good", "node", "list"))
+	s.Until("good again", shows(was[0].Node+" .* serving +good", "node", "list"))
 	if now := s.running("work")[0]; now.ID != was[0].ID || now.Unreachable {
 		t.Errorf("%+v", now)
 	}
 
 	// Cut off for longer than the grace: elsewhere, and of what is exclusive never two at once.
-	s.until("it runs elsewhere", func() bool { a := s.running("only"); return len(a) == 1 && a[0].Attempt == 2 && a[0].Node != only.Node })
-	s.until("why is seen", shows("no contact for 20s", "node", "show", only.Node))
-	s.until("it has begun", func() bool { b, _ := os.ReadFile(ticks); return strings.HasSuffix(string(b), "2\n") })
+	s.Until("it runs elsewhere", func() bool { a := s.running("only"); return len(a) == 1 && a[0].Attempt == 2 && a[0].Node != only.Node })
+	s.Until("why is seen", shows("no contact for 20s", "node", "show", only.Node))
+	s.Until("it has begun", func() bool { b, _ := os.ReadFile(ticks); return strings.HasSuffix(string(b), "2\n") })
 
 	// N5: the host comes back as another node, cleared of what was there. It is the only one that is free.
 	l.link(long, "up")
 	submit("late", 1, "", waits)
-	s.until("the host is in use again", func() bool { return len(s.running("late")) == 1 })
+	s.Until("the host is in use again", func() bool { return len(s.running("late")) == 1 })
 	if now := s.running("late")[0]; hostOf(now.Node).ID != long.ID || now.Node == only.Node {
 		t.Errorf("late is on node %s", now.Node)
 	}
@@ -120,13 +120,13 @@ func TestHostsThatFail(t *testing.T) {
 
 	// Room again: good again. All is finished.
 	l.on(full, "rm /var/lib/muster/fill")
-	s.until("good again", shows(was[1].Node+" .* serving +good", "node", "list"))
+	s.Until("good again", shows(was[1].Node+" .* serving +good", "node", "list"))
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"fresh", "only", "work", "late"} {
-		s.until(name+" has ended", func() bool {
-			j, err := s.cl.Job(t.Context(), muster.JobKey{Namespace: muster.DefaultNamespace, Name: name})
+		s.Until(name+" has ended", func() bool {
+			j, err := s.Client.Job(t.Context(), muster.JobKey{Namespace: muster.DefaultNamespace, Name: name})
 			return err == nil && j.Stage == string(muster.JobEnded) && j.Outcome == "succeeded"
 		})
 	}

@@ -42,10 +42,10 @@ func TestStaticHosts(t *testing.T) {
 		"- {name: lab, provider: lab, grace: 20s, boot_timeout: 30s, idle_timeout: 10m, boot_probe: {command: 'test -d /var/lib/muster'}}")
 
 	// O3: good hosts pass the check of their provider; one with another key does not, and the reason is told in words.
-	if out, status := s.run("provider", "check", "lab"); status != 0 || !strings.Contains(out, "provider lab works") {
+	if out, status := s.Run("provider", "check", "lab"); status != 0 || !strings.Contains(out, "provider lab works") {
 		t.Errorf("check of lab: %d\n%s", status, out)
 	}
-	if out, status := s.run("provider", "check", "stranger", "--timeout", "5s"); status != 1 || !strings.Contains(out, "host key of "+wrong.Address) || !strings.Contains(out, "expected ssh-ed25519") {
+	if out, status := s.Run("provider", "check", "stranger", "--timeout", "5s"); status != 1 || !strings.Contains(out, "host key of "+wrong.Address) || !strings.Contains(out, "expected ssh-ed25519") {
 		t.Errorf("check of stranger: %d\n%s", status, out)
 	}
 	// L9: not one command was run there.
@@ -55,10 +55,10 @@ func TestStaticHosts(t *testing.T) {
 
 	gate := filepath.Join(t.TempDir(), "gate")
 	script := "echo on; while ! test -e " + gate + "; do sleep 0.1; done; echo member $MUSTER_INDEX attempt $MUSTER_ATTEMPT"
-	if out, status := s.run("run", "--detach", "--name", "work", "--count", "3", "--cpu", "1", "--memory", "64MiB", "--", "sh", "-c", script); status != 0 {
+	if out, status := s.Run("run", "--detach", "--name", "work", "--count", "3", "--cpu", "1", "--memory", "64MiB", "--", "sh", "-c", script); status != 0 {
 		t.Fatal(out)
 	}
-	s.until("three members run", func() bool { return len(s.running("work")) == 3 })
+	s.Until("three members run", func() bool { return len(s.running("work")) == 3 })
 	was := s.running("work")
 	// The instance's id begins with the host's name.
 	hostOf := func(a api.Alloc) instance {
@@ -73,14 +73,14 @@ func TestStaticHosts(t *testing.T) {
 
 	// Cut off for less than the grace: lost, and good again.
 	l.link(short, "down")
-	s.until("the first is lost", func() bool { return s.node(was[0].Node).Health == string(muster.NodeLost) })
+	s.Until("the first is lost", func() bool { return s.node(was[0].Node).Health == string(muster.NodeLost) })
 	l.link(short, "up")
 
 	// Cut off for more, and killed: given up, and their work placed elsewhere.
 	l.link(long, "down")
 	l.kill(dead)
-	s.until("the first is good again", func() bool { return s.node(was[0].Node).Health == string(muster.NodeGood) })
-	s.until("the others run elsewhere", func() bool {
+	s.Until("the first is good again", func() bool { return s.node(was[0].Node).Health == string(muster.NodeGood) })
+	s.Until("the others run elsewhere", func() bool {
 		now := s.running("work")
 		return len(now) == 3 && now[1].Attempt == 2 && now[2].Attempt == 2
 	})
@@ -100,8 +100,8 @@ func TestStaticHosts(t *testing.T) {
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.until("the job has ended", func() bool {
-		j, err := s.cl.Job(t.Context(), muster.JobKey{Namespace: muster.DefaultNamespace, Name: "work"})
+	s.Until("the job has ended", func() bool {
+		j, err := s.Client.Job(t.Context(), muster.JobKey{Namespace: muster.DefaultNamespace, Name: "work"})
 		return err == nil && j.Stage == string(muster.JobEnded) && j.Outcome == "succeeded"
 	})
 	out := s.output("work")
@@ -111,7 +111,7 @@ func TestStaticHosts(t *testing.T) {
 		}
 	}
 	// What is back is cleared before it is used again.
-	s.until("the host that was cut off is cleared", func() bool {
+	s.Until("the host that was cut off is cleared", func() bool {
 		_, err := os.Lstat(left)
 		return os.IsNotExist(err)
 	})
@@ -130,14 +130,14 @@ func TestProgram(t *testing.T) {
 	}
 	s := serve(t, fmt.Sprintf("- name: cells\n  type: exec\n  command: [%s]\n  env: {%s}\n  ssh: {key_file: %s}\n", absolute(t, "../../docs/examples/provider-netns.sh"), strings.TrimSuffix(env, ", "), keyFile),
 		"- {name: cells, provider: cells, max: 4, idle_timeout: 1s}")
-	if out, status := s.run("provider", "check", "cells", "--", "cat", "/proc/sys/kernel/hostname"); status != 0 {
+	if out, status := s.Run("provider", "check", "cells", "--", "cat", "/proc/sys/kernel/hostname"); status != 0 {
 		t.Errorf("%d\n%s", status, out)
 	}
-	out, status := s.run("run", "--name", "work", "--count", "2", "--cpu", "1", "--memory", "64MiB", "--", "sh", "-c", "echo member $MUSTER_INDEX; ls -d /var/lib/muster/nodes/n*")
+	out, status := s.Run("run", "--name", "work", "--count", "2", "--cpu", "1", "--memory", "64MiB", "--", "sh", "-c", "echo member $MUSTER_INDEX; ls -d /var/lib/muster/nodes/n*")
 	if status != 0 || !strings.Contains(out, "member 0") || !strings.Contains(out, "member 1") {
 		t.Errorf("%d\n%s", status, out)
 	}
-	s.until("the instances are gone", func() bool { return len(l.list()) == 0 })
+	s.Until("the instances are gone", func() bool { return len(l.list()) == 0 })
 	if machines, err := os.ReadDir(filepath.Join(l.dir, "machines")); err != nil || len(machines) != 0 {
 		t.Errorf("left: %v, %v", machines, err)
 	}

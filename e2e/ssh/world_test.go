@@ -11,13 +11,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
-	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/remote"
+	"github.com/musterhq/muster/internal/servertest"
 )
 
 // enabled lets the tests run: they take a minute, make network namespaces and need root.
@@ -161,100 +160,23 @@ func (l *lab) kill(i instance) {
 // kept is the directory that the host has for Muster.
 func (l *lab) kept(i instance) string { return filepath.Join(l.dir, "machines", i.ID, "muster") }
 
-// server is a real one, with a client.
+// server is a real one.
 type server struct {
-	t   *testing.T
-	cmd *exec.Cmd
-	dir string
-	cl  *client.Client
-	log *os.File
+	*servertest.Server
+	t *testing.T
 }
 
 // serve starts a server with a configuration, and waits until it is ready.
 func serve(t *testing.T, providers, pools string) *server {
 	t.Helper()
-	s := &server{t: t}
-	var err error
-	if s.dir, err = os.MkdirTemp("", "m"); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(s.dir, "muster.yaml")
-	config := fmt.Sprintf("data_dir: %s/d\nlisten: 127.0.0.1:0\nlow_water: 1MiB\nproviders:\n%s\npools:\n%s\n", s.dir, providers, pools)
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if s.log, err = os.Create(filepath.Join(s.dir, "log")); err != nil {
-		t.Fatal(err)
-	}
-	s.cmd = s.muster("server", "-c", file)
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { _ = s.cmd.Wait(); close(ended) }()
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Signal(os.Interrupt)
-		<-ended
-		if t.Failed() {
-			b, _ := os.ReadFile(s.log.Name())
-			t.Logf("%s\nthe server says:\n%s", config, b)
-		}
-		_ = s.log.Close()
-		_ = os.RemoveAll(s.dir)
-	})
-	s.until("the server is ready", func() bool {
-		select {
-		case <-ended:
-			t.Fatal("the server has ended")
-		default:
-		}
-		at, err := locate.Find(locate.Given{DataDir: filepath.Join(s.dir, "d")})
-		if err != nil {
-			return false
-		}
-		if s.cl, err = client.New(client.Config{Address: at.Address, Token: at.Token}); err != nil {
-			t.Fatal(err)
-		}
-		return s.cl.Ready(t.Context()) == nil
-	})
-	return s
-}
-
-// muster is a command of the CLI.
-func (s *server) muster(args ...string) *exec.Cmd {
-	cmd := exec.Command(absolute(s.t, "../../bin/muster"), args...)
-	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+s.dir, "HOME="+s.dir, "MUSTER_DATA_DIR="+filepath.Join(s.dir, "d"))
-	return cmd
-}
-
-// run runs a command of the CLI, and says how it ended.
-func (s *server) run(args ...string) (output string, status int) {
-	s.t.Helper()
-	cmd := s.muster(args...)
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil {
-		s.t.Fatal(err)
-	}
-	return string(out), cmd.ProcessState.ExitCode()
-}
-
-// until waits for a condition, for as long as the test may run.
-func (s *server) until(what string, ok func() bool) {
-	s.t.Helper()
-	deadline, _ := s.t.Deadline()
-	for began := time.Now(); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Until(deadline) < 10*time.Second {
-			s.t.Fatalf("never, after %s: %s", time.Since(began).Round(time.Second), what)
-		}
-	}
+	return &server{servertest.Start(t, absolute(t, "../../bin/muster"), fmt.Sprintf("providers:\n%s\npools:\n%s\n", providers, pools)), t}
 }
 
 // allocs are those of a job.
 func (s *server) allocs(job string) []api.Alloc {
 	s.t.Helper()
 	var all []api.Alloc
-	for a, err := range s.cl.AllJobAllocs(s.t.Context(), muster.JobKey{Namespace: muster.DefaultNamespace, Name: job}, client.AllocQuery{}) {
+	for a, err := range s.Client.AllJobAllocs(s.t.Context(), muster.JobKey{Namespace: muster.DefaultNamespace, Name: job}, client.AllocQuery{}) {
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -276,7 +198,7 @@ func (s *server) running(job string) map[int]api.Alloc {
 
 func (s *server) node(id string) *api.Node {
 	s.t.Helper()
-	n, err := s.cl.Node(s.t.Context(), muster.NodeID(id))
+	n, err := s.Client.Node(s.t.Context(), muster.NodeID(id))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -300,6 +222,6 @@ func newKey(t *testing.T) (file, public string) {
 // output is what a member has printed.
 func (s *server) output(job string) string {
 	s.t.Helper()
-	out, _ := s.run("job", "logs", job)
+	out, _ := s.Run("job", "logs", job)
 	return out
 }
