@@ -18,8 +18,9 @@ import (
 
 // metadata answers as EC2's metadata service does in its second version: no token, no answer.
 type metadata struct {
-	id     string
-	notice func(id string) (at time.Time, noticed bool)
+	id        string
+	notice    func(id string) (at time.Time, noticed bool)
+	rebalance func(id string) (since time.Time, atRisk bool)
 
 	mu     sync.Mutex
 	tokens map[string]time.Time
@@ -52,6 +53,14 @@ func (m *metadata) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		if at, noticed := m.notice(m.id); noticed {
 			_ = json.NewEncoder(w).Encode(map[string]string{"action": "terminate", "time": at.UTC().Format(time.RFC3339)})
+			return
+		}
+	case "/latest/meta-data/events/recommendations/rebalance":
+		if m.rebalance == nil {
+			break
+		}
+		if since, atRisk := m.rebalance(m.id); atRisk {
+			_ = json.NewEncoder(w).Encode(map[string]string{"noticeTime": since.UTC().Format(time.RFC3339)})
 			return
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -22,10 +23,57 @@ import (
 type Config struct {
 	// Dir is where machines keep their files.
 	Dir string
-	// Net is the first two numbers of their addresses, as 10.214. Two users on one host need two.
+	// Net is the first two numbers of their addresses, as 10.214. Two users on one host need two:
+	// FreeNet finds one that no other has.
 	Net string
 	// Notice says when an instance will be taken; nil: never.
 	Notice func(id string) (at time.Time, noticed bool)
+	// Rebalance says since when an instance is at a higher risk of being taken; nil: never. EC2 sends
+	// it before the notice, after it, or without one.
+	Rebalance func(id string) (since time.Time, atRisk bool)
+}
+
+// Networks that FreeNet chooses from.
+const firstNet, lastNet = 220, 249
+
+// FreeNet returns a Config.Net that no other test of this host uses, and what gives it back. The
+// kernel gives back a lock whose process is gone, so a test that was killed keeps no network.
+func FreeNet() (net string, release func(), err error) {
+	for n := firstNet; n <= lastNet; n++ {
+		f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("netns-10.%d.lock", n)), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return "", nil, err
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+			_ = f.Close()
+			continue
+		}
+		net = fmt.Sprintf("10.%d", n)
+		sweep(net)
+		return net, func() { _ = f.Close() }, nil
+	}
+	return "", nil, fmt.Errorf("netns: all networks from 10.%d to 10.%d are in use", firstNet, lastNet)
+}
+
+// sweep removes machines that a test left which was killed: their network is this process's now.
+func sweep(net string) {
+	left, _ := filepath.Glob("/run/netns/" + prefixOf(net) + "*")
+	for _, path := range left {
+		name := filepath.Base(path)
+		pids, _ := exec.Command("ip", "netns", "pids", name).Output()
+		for _, pid := range strings.Fields(string(pids)) {
+			_ = exec.Command("kill", "-9", pid).Run()
+		}
+		_ = ip("link", "delete", name)
+		_ = ip("netns", "delete", name)
+	}
+}
+
+// prefixOf begins the names of a network's links and namespaces. A name of a link has at most 15
+// characters, so the id of an instance cannot be part of it.
+func prefixOf(net string) string {
+	_, last, _ := strings.Cut(net, ".")
+	return "nv" + last + "-"
 }
 
 // Machines are machines by the ids of their instances.
@@ -37,7 +85,8 @@ type Machines struct {
 	n   int
 }
 
-// machine is one namespace and its first process.
+// machine is one namespace and its first process. The namespace is called by its link and not by the
+// instance's id: ids begin anew in each stand-in, and namespaces are the host's.
 type machine struct {
 	id, dir, link string
 	number        int
@@ -68,8 +117,7 @@ func (m *Machines) Start(id string, document []byte) (address string, err error)
 		return "", fmt.Errorf("netns: %d machines were made, and there may be no more", m.n)
 	}
 	m.n++
-	_, last, _ := strings.Cut(m.cfg.Net, ".")
-	one := &machine{id: id, number: m.n, dir: filepath.Join(m.cfg.Dir, id), link: fmt.Sprintf("nv%s-%d", last, m.n), gone: make(chan struct{})}
+	one := &machine{id: id, number: m.n, dir: filepath.Join(m.cfg.Dir, id), link: fmt.Sprintf("%s%d", prefixOf(m.cfg.Net), m.n), gone: make(chan struct{})}
 	m.mu.Unlock()
 	address = fmt.Sprintf("%s.%d.2", m.cfg.Net, one.number)
 	if err := one.start(m.cfg, data, address); err != nil {
@@ -109,6 +157,34 @@ func (m *Machines) State(id string) (running bool) {
 	}
 }
 
+// Running are the ids of the instances whose machines have not been ended.
+func (m *Machines) Running() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var ids []string
+	for id := range m.all {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// Cut takes a machine off the network, or puts it back, as a switch would: what runs there runs on.
+func (m *Machines) Cut(id string, off bool) error {
+	m.mu.Lock()
+	one := m.all[id]
+	m.mu.Unlock()
+	if one == nil {
+		return fmt.Errorf("netns: there is no machine of instance %s", id)
+	}
+	to := "up"
+	if off {
+		to = "down"
+	}
+	// The far end of the link, so that the route to it stays: over another route, something else might
+	// answer for the machine's address.
+	return ip("-n", one.link, "link", "set", "eth0", to)
+}
+
 // Close ends all machines.
 func (m *Machines) Close() {
 	m.mu.Lock()
@@ -134,20 +210,20 @@ func (o *machine) start(cfg Config, data *userData, address string) error {
 	}
 	outside := fmt.Sprintf("%s.%d.1/30", cfg.Net, o.number)
 	for _, args := range [][]string{
-		{"netns", "add", o.id}, {"link", "add", o.link, "type", "veth", "peer", "name", "eth0", "netns", o.id},
+		{"netns", "add", o.link}, {"link", "add", o.link, "type", "veth", "peer", "name", "eth0", "netns", o.link},
 		{"addr", "add", outside, "dev", o.link}, {"link", "set", o.link, "up"},
-		{"-n", o.id, "addr", "add", address + "/30", "dev", "eth0"}, {"-n", o.id, "link", "set", "eth0", "up"}, {"-n", o.id, "link", "set", "lo", "up"},
-		{"-n", o.id, "addr", "add", "169.254.169.254/32", "dev", "lo"},
+		{"-n", o.link, "addr", "add", address + "/30", "dev", "eth0"}, {"-n", o.link, "link", "set", "eth0", "up"}, {"-n", o.link, "link", "set", "lo", "up"},
+		{"-n", o.link, "addr", "add", "169.254.169.254/32", "dev", "lo"},
 	} {
 		if err := ip(args...); err != nil {
 			return err
 		}
 	}
-	l, err := listenInside(context.Background(), o.id, "169.254.169.254:80")
+	l, err := listenInside(context.Background(), o.link, "169.254.169.254:80")
 	if err != nil {
 		return err
 	}
-	o.server = &http.Server{Handler: &metadata{id: o.id, notice: cfg.Notice, tokens: map[string]time.Time{}}, ReadHeaderTimeout: time.Minute}
+	o.server = &http.Server{Handler: &metadata{id: o.id, notice: cfg.Notice, rebalance: cfg.Rebalance, tokens: map[string]time.Time{}}, ReadHeaderTimeout: time.Minute}
 	go func() { _ = o.server.Serve(l) }()
 	return o.boot()
 }
@@ -159,7 +235,7 @@ func (o *machine) boot() error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command("ip", "netns", "exec", o.id, "setsid", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
+	cmd := exec.Command("ip", "netns", "exec", o.link, "setsid", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
 		`mount --bind "$1/muster" /var/lib/muster && exec /usr/sbin/sshd -D -e -f "$1/sshd_config"`, "sh", o.dir)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
@@ -184,7 +260,7 @@ func (o *machine) end() {
 			<-o.gone
 		}
 		_ = ip("link", "delete", o.link)
-		_ = ip("netns", "delete", o.id)
+		_ = ip("netns", "delete", o.link)
 		_ = os.RemoveAll(o.dir)
 	})
 }

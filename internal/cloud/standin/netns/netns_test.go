@@ -68,7 +68,14 @@ func TestMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := time.Now().Add(2 * time.Minute)
-	m := New(Config{Dir: t.TempDir(), Net: "10.214", Notice: func(string) (time.Time, bool) { return at, true }})
+	network, release, err := FreeNet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	since := at.Add(-time.Hour)
+	m := New(Config{Dir: t.TempDir(), Net: network, Notice: func(string) (time.Time, bool) { return at, true },
+		Rebalance: func(string) (time.Time, bool) { return since, true }})
 	defer m.Close()
 	text, hostKey, login := document(t, "")
 	id := fmt.Sprintf("i-%d", os.Getpid())
@@ -89,16 +96,33 @@ func TestMachine(t *testing.T) {
 	}
 	out, err := s.Output(`t=$(curl -s -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 60" http://169.254.169.254/latest/api/token)
 curl -s -H "X-aws-ec2-metadata-token: $t" http://169.254.169.254/latest/meta-data/spot/instance-action
+curl -s -H "X-aws-ec2-metadata-token: $t" http://169.254.169.254/latest/meta-data/events/recommendations/rebalance
 curl -s -o /dev/null -w '%{http_code}' http://169.254.169.254/latest/meta-data/spot/instance-action`)
-	if err != nil || !strings.Contains(string(out), at.UTC().Format(time.RFC3339)) || !strings.HasSuffix(string(out), "401") {
+	if err != nil || !strings.Contains(string(out), `"time":"`+at.UTC().Format(time.RFC3339)) ||
+		!strings.Contains(string(out), `"noticeTime":"`+since.UTC().Format(time.RFC3339)) || !strings.HasSuffix(string(out), "401") {
 		t.Errorf("%v %s", err, out)
 	}
 	if !m.State(id) {
 		t.Error("it does not run")
 	}
+	// Off the network it runs on, and nobody reaches it.
+	if err := m.Cut(id, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := net.DialTimeout("tcp", net.JoinHostPort(address, "22"), 200*time.Millisecond); err == nil || !m.State(id) {
+		t.Errorf("cut off: %v, runs: %v", err, m.State(id))
+	}
+	if err := m.Cut(id, false); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := net.Dial("tcp", net.JoinHostPort(address, "22")); err != nil {
+		t.Error(err)
+	} else {
+		_ = c.Close()
+	}
 	m.Stop(id)
 	m.Stop(id)
-	if m.State(id) {
+	if m.State(id) || len(m.Running()) > 0 {
 		t.Error("it runs on")
 	}
 }
@@ -115,5 +139,33 @@ func connect(t *testing.T, address string, cfg *ssh.ClientConfig) *ssh.Client {
 			t.Fatal(err)
 		}
 		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// Two tests of one host never have the same network.
+func TestFreeNet(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	one, release, err := FreeNet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, releaseTwo, err := FreeNet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer releaseTwo()
+	if one == two {
+		t.Errorf("%s twice", one)
+	}
+	release()
+	three, releaseThree, err := FreeNet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer releaseThree()
+	if three == two {
+		t.Errorf("%s is used and given again", two)
 	}
 }
