@@ -34,9 +34,12 @@ type instance struct {
 	token, address, public, request    string
 	kind                               Type
 	spot, leaves                       bool
-	onPoweroff                         string
-	userData                           []byte
-	tags, requestTags                  []tag
+	// booted: its machine was started. Until then a machine that does not run is no machine that has
+	// shut down.
+	booted            bool
+	onPoweroff        string
+	userData          []byte
+	tags, requestTags []tag
 
 	created time.Time
 	seen    [2]time.Time // when each replica shows it
@@ -82,10 +85,12 @@ func newBooks() books {
 // Machine is an instance in the books.
 type Machine struct {
 	ID, State, Type, Zone, Subnet, Token string
-	Spot                                 bool
-	Tags                                 map[string]string
-	UserData                             []byte
-	Created, Ended                       time.Time
+	// Index is its place in its launch, from 0.
+	Index          int
+	Spot           bool
+	Tags           map[string]string
+	UserData       []byte
+	Created, Ended time.Time
 }
 
 // Volume is a disk in the books.
@@ -102,7 +107,7 @@ func (s *Server) Made() []Machine {
 	var out []Machine
 	for _, i := range s.instances {
 		i.advance(s.now())
-		out = append(out, Machine{ID: i.id, State: i.state, Type: i.kind.Name, Zone: i.zone, Subnet: i.subnet, Token: i.token, Spot: i.spot,
+		out = append(out, Machine{ID: i.id, State: i.state, Type: i.kind.Name, Zone: i.zone, Subnet: i.subnet, Token: i.token, Index: i.index, Spot: i.spot,
 			Tags: tagMap(i.tags), UserData: slices.Clone(i.userData), Created: i.created, Ended: i.ended})
 	}
 	return out
@@ -118,6 +123,23 @@ func (s *Server) Volumes() []Volume {
 		out = append(out, Volume{ID: v.id, Instance: v.instance, Tags: tagMap(v.tags), Deleted: !v.deleted.IsZero()})
 	}
 	return out
+}
+
+// Take turns a spot instance's request now, as EC2 does two minutes before it ends the instance, and
+// ends the instance after the time. A script decides that when an instance is made; this is for tests
+// that want it in the middle of something. It reports whether there is such an instance.
+func (s *Server) Take(id string, in time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.byID[id]
+	if i == nil || !i.spot || i.over() {
+		return false
+	}
+	i.fate, i.noticeAt, i.fateAt = "taken", s.now(), s.now().Add(in)
+	if s.cfg.Machines != nil {
+		time.AfterFunc(in, func() { s.cfg.Machines.Stop(id) })
+	}
+	return true
 }
 
 // Left are the ids of what an owner has now: instances that have not ended, and volumes.

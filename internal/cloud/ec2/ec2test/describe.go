@@ -65,7 +65,7 @@ func (s *Server) checkMachines() {
 	s.settle()
 	var look []*instance
 	for _, i := range s.instances {
-		if i.state == running && i.token != "" {
+		if i.state == running && i.booted {
 			look = append(look, i)
 		}
 	}

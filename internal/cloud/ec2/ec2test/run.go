@@ -273,9 +273,13 @@ func (s *Server) startMachines(made []*instance) {
 		} else if address != "" {
 			i.address = address
 		}
-		fate := i.fateAt
+		i.booted = true
+		fate, over := i.fateAt, i.over()
 		s.mu.Unlock()
-		if !fate.IsZero() {
+		if over {
+			// It was ended meanwhile, and whoever ended it found no machine to stop.
+			s.cfg.Machines.Stop(i.id)
+		} else if !fate.IsZero() {
 			time.AfterFunc(time.Until(fate), func() { s.cfg.Machines.Stop(i.id) })
 		}
 	}

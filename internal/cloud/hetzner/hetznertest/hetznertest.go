@@ -25,13 +25,15 @@ import (
 // Token is the API token that the stand-in takes.
 const Token = "hcloud-test-token"
 
-// Machines is what stands behind servers.
+// Machines is what stands behind servers. It is that of the stand-in of EC2, so that one set of
+// machines serves both.
 type Machines interface {
-	// Start boots a machine with the user data and returns its address. Stop ends it. State is running
-	// or off.
-	Start(id, userData string) (address string, err error)
+	// Start boots a machine with the user data and returns its address.
+	Start(id string, userData []byte) (address string, err error)
+	// Stop ends it for good. Safe to repeat.
 	Stop(id string)
-	State(id string) string
+	// State reports whether it runs; one that does not has shut itself down.
+	State(id string) (running bool)
 }
 
 // Cloud is one project.
@@ -48,8 +50,9 @@ type Cloud struct {
 	actions map[int64]*action
 	ips     map[int64]*schema.PrimaryIP
 	refuse  []refusal
-	made    int
-	calls   map[string]int
+	// ever are all servers that were made, as they were made, in order.
+	ever  []schema.Server
+	calls map[string]int
 	// tokens are the calls that may be made, at the time of spent.
 	tokens float64
 	spent  time.Time
@@ -74,6 +77,9 @@ type Options struct {
 type server struct {
 	schema.Server
 	userData string
+	// booted: its machine was started. Until then a machine that does not run is no machine that has
+	// shut down.
+	booted bool
 }
 
 type action struct {
@@ -216,7 +222,15 @@ func (c *Cloud) Books() (servers, ips []string, made int) {
 	}
 	slices.Sort(servers)
 	slices.Sort(ips)
-	return servers, ips, c.made
+	return servers, ips, len(c.ever)
+}
+
+// Ever are all servers that were ever made, as they were made, in order: two of one token are a fault
+// that Books do not show once one of them is gone.
+func (c *Cloud) Ever() []schema.Server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.ever)
 }
 
 // Server is the server of this id, with the user data it was made with.

@@ -109,7 +109,7 @@ func (c *Cloud) makeLocked(q *schema.ServerCreateRequest, t schema.ServerType, l
 		s.PrivateNet = append(s.PrivateNet, schema.ServerPrivateNet{Network: n, IP: fmt.Sprintf("10.0.%d.%d", id/250%250, id%250+2), AliasIPs: []string{}})
 	}
 	c.servers[id] = s
-	c.made++
+	c.ever = append(c.ever, s.Server)
 	first := c.actLocked(id, "create_server", nil)
 	var fails *schema.ActionError
 	if at := slices.IndexFunc(c.refuse, func(f refusal) bool { return f.actions != nil }); at >= 0 {
@@ -155,17 +155,20 @@ func (c *Cloud) boot(id int64, userData string) {
 	if c.options.Machines == nil {
 		return
 	}
-	address, err := c.options.Machines.Start(strconv.FormatInt(id, 10), userData)
+	address, err := c.options.Machines.Start(strconv.FormatInt(id, 10), []byte(userData))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.servers[id]
 	if s == nil {
+		// It was deleted meanwhile, and the delete found no machine to stop.
+		c.options.Machines.Stop(strconv.FormatInt(id, 10))
 		return
 	}
 	if err != nil {
 		s.Status = "off"
 		return
 	}
+	s.booted = true
 	for i := range s.PrivateNet {
 		s.PrivateNet[i].IP = address
 	}
@@ -179,7 +182,7 @@ func (c *Cloud) listLocked() []schema.Server {
 	c.settleLocked()
 	var out []schema.Server
 	for _, s := range c.servers {
-		if m := c.options.Machines; m != nil && s.Status == "running" && m.State(strconv.FormatInt(s.ID, 10)) == "off" {
+		if m := c.options.Machines; m != nil && s.booted && s.Status == "running" && !m.State(strconv.FormatInt(s.ID, 10)) {
 			s.Status = "off"
 		}
 		out = append(out, s.Server)
