@@ -8,6 +8,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/control/check"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -37,7 +38,8 @@ func (s *Server) check(ctx context.Context, name muster.ProviderName, want api.P
 		return check.Dry(ctx, p, say)
 	}
 	return check.Run(ctx, check.Config{
-		Name: name, Provider: p, Dial: l.reach.Dial, StartAgent: l.reach.StartAgent, StartsItself: l.reach.StartsItself, Enter: l.reach.Enter, Leave: l.reach.Leave, Shelter: l.fleet.Shelter, Say: say, Logger: s.log,
+		Name: name, Provider: p, Boot: func(t muster.Token) (cloud.Boot, error) { return l.fleet.Boot(name, t) },
+		Dial: l.reach.Dial, StartAgent: l.reach.StartAgent, StartsItself: l.reach.StartsItself, Enter: l.reach.Enter, Leave: l.reach.Leave, Shelter: l.fleet.Shelter, Say: say, Logger: s.log,
 		// The fence is read for each message: the term or the epoch may change during the check.
 		Fence: func() wire.Fence {
 			m := s.state.Latest().Meta()

@@ -222,6 +222,10 @@ func (s *Server) reach(propose func(context.Context, state.Fact) error) (*reach.
 	var rekeyed func(context.Context, muster.NodeID, string) error
 	if propose != nil {
 		rekeyed = func(ctx context.Context, id muster.NodeID, line string) error {
+			if s.state.Latest().Node(id) == nil {
+				// The instance of a check belongs to no node. Both its keys are good until it is destroyed.
+				return nil
+			}
 			return propose(ctx, &state.NodeRekeyed{ID: id, HostKey: line})
 		}
 	}

@@ -23,6 +23,9 @@ type Config struct {
 	// Name is the provider's name in the configuration.
 	Name     muster.ProviderName
 	Provider cloud.Provider
+	// Boot is what an instance of a token gets for its first start, as the fleet gives it to nodes;
+	// nil: nothing. Instances of clouds get their host key by it, and the key that may log in.
+	Boot func(t muster.Token) (cloud.Boot, error)
 	// Dial and the four functions below it are those of the link: see link.Config. All but Dial may
 	// be nil.
 	Dial         func(ctx context.Context, n *state.Node) (net.Conn, error)
@@ -163,7 +166,15 @@ func (c *check) choose(ctx context.Context) error {
 // for it.
 func (c *check) create(ctx context.Context) error {
 	began := time.Now()
-	made := c.Provider.Create(ctx, []cloud.Intent{{Token: c.node.Token, Node: c.node.ID, Offering: c.offering.Name, Zone: c.offering.Zone, Market: c.offering.Market}})
+	in := cloud.Intent{Token: c.node.Token, Node: c.node.ID, Offering: c.offering.Name, Zone: c.offering.Zone, Market: c.offering.Market}
+	if c.Boot != nil {
+		var err error
+		if in.Boot, err = c.Boot(c.node.Token); err != nil {
+			return fmt.Errorf("no instance was asked for: its user data cannot be made: %w", err)
+		}
+		c.node.HostKey = in.Boot.HostKey
+	}
+	made := c.Provider.Create(ctx, []cloud.Intent{in})
 	switch {
 	case len(made) != 1:
 		return muster.Faultf(muster.FaultInternal, "it gave %d answers to one intent", len(made))

@@ -27,12 +27,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is a fake cloud whose instances are nodes in memory.
 type rig struct {
-	t     *testing.T
-	cloud *fake.Cloud
-	boots bool         // agents of new instances can be started
-	dead  bool         // and are not, whatever is done
-	dials func() error // what keeps a node from being reached; nil for nothing
-	says  []string
+	t       *testing.T
+	cloud   *fake.Cloud
+	boots   bool         // agents of new instances can be started
+	dead    bool         // and are not, whatever is done
+	dials   func() error // what keeps a node from being reached; nil for nothing
+	boot    cloud.Boot   // what an instance gets for its first start
+	bootErr error
+	keys    []string // the host keys by which it was dialled, and the user data that it has
+	says    []string
 	// shelters are the tokens that were sheltered, and with what end.
 	shelters []string
 
@@ -92,7 +95,9 @@ func (r *rig) check(ctx context.Context, want check.Want) error {
 	}
 	return check.Run(ctx, check.Config{
 		Name: "fake", Provider: r.cloud.Owner("c1"),
+		Boot: func(muster.Token) (cloud.Boot, error) { return r.boot, r.bootErr },
 		Dial: func(ctx context.Context, n *state.Node) (net.Conn, error) {
+			r.keys = append(r.keys, n.HostKey+" of "+r.cloud.Boot(n.Instance).UserData.Reveal())
 			if r.dials != nil {
 				if err := r.dials(); err != nil {
 					return nil, err
@@ -157,6 +162,29 @@ func TestCheckPasses(t *testing.T) {
 		r.clean("destroyed true")
 		for _, s := range []string{"offers 3 offerings; trying cheap, 2 cpu", "create instance i-", "boot its agent (test) answers", "run \"print hello ; true\" succeeded in", "hello", "destroy instance i-"} {
 			r.said(s)
+		}
+	})
+}
+
+// An instance of a cloud has no other way to its keys than the user data: without it the check could
+// only fail.
+func TestCheckGivesTheInstanceItsKeys(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.boot = cloud.Boot{HostKey: "ssh-ed25519 AAAA", UserData: muster.NewSecret("#cloud-config")}
+		if err := r.check(r.t.Context(), check.Want{Command: strings.Fields("true")}); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.keys) == 0 || slices.ContainsFunc(r.keys, func(k string) bool { return k != "ssh-ed25519 AAAA of #cloud-config" }) {
+			t.Errorf("dialled by the host keys %q", r.keys)
+		}
+	})
+	inBubble(t, func(r *rig) {
+		r.bootErr = errors.New("the key file is unreadable")
+		if err := r.check(r.t.Context(), check.Want{Command: strings.Fields("true")}); err == nil || !strings.Contains(err.Error(), "unreadable") {
+			t.Error(err)
+		}
+		if n := len(r.cloud.Instances()); n != 0 {
+			t.Errorf("%d instances", n)
 		}
 	})
 }

@@ -23,7 +23,7 @@ func (f *Fleet) adopt(ctx context.Context, found []mend.Adoption) {
 		}
 		adopted := &state.NodeAdopted{ID: id, Token: a.Token, Pool: a.Pool, Offering: a.Offering, Instance: a.Instance, Intent: a.Intent}
 		// The key of the user data. Package reach also knows the one that replaces it.
-		if boot, err := f.boot(a.Offering.Provider, a.Token); err == nil {
+		if boot, err := f.Boot(a.Offering.Provider, a.Token); err == nil {
 			adopted.HostKey = boot.HostKey
 		}
 		b.add(adopted)

@@ -47,7 +47,7 @@ func (f *Fleet) launch(ctx context.Context, launches []size.Launch, listed map[m
 		}
 		id := f.ids.node()
 		token := f.ids.token()
-		boot, err := f.boot(l.Offering.Provider, token)
+		boot, err := f.Boot(l.Offering.Provider, token)
 		if err != nil {
 			f.unbootable(&l, err)
 			continue
@@ -76,9 +76,9 @@ func (f *Fleet) launch(ctx context.Context, launches []size.Launch, listed map[m
 	f.create(ctx, f.cfg.State.Latest(), committed)
 }
 
-// boot is what the instance of an intent gets for its first start; nothing unless its provider is
+// Boot is what the instance of a token gets for its first start; nothing unless its provider is
 // cloud.Bootable.
-func (f *Fleet) boot(name muster.ProviderName, token muster.Token) (cloud.Boot, error) {
+func (f *Fleet) Boot(name muster.ProviderName, token muster.Token) (cloud.Boot, error) {
 	if _, ok := cloud.As[cloud.Bootable](f.cfg.Providers[name]); !ok || f.cfg.Boot == nil {
 		return cloud.Boot{}, nil
 	}
@@ -122,7 +122,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 		intents[i] = cloud.Intent{Token: n.Token, Node: n.ID, Pool: n.Pool, Offering: n.Offering.Name, Zone: n.Offering.Zone, Market: n.Offering.Market}
 		// Only a changed configuration can make this fail where the launch did not. The driver then
 		// refuses the intent, because it lacks the user data.
-		intents[i].Boot, _ = f.boot(name, n.Token)
+		intents[i].Boot, _ = f.Boot(name, n.Token)
 	}
 	callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, createTimeout))
 	results := f.providers[name].Create(callCtx, intents)
