@@ -5,6 +5,7 @@
 package servertest
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -146,11 +147,18 @@ func (s *Server) Command(args ...string) *exec.Cmd {
 func (s *Server) Run(args ...string) (output string, status int) {
 	s.t.Helper()
 	cmd := s.Command(args...)
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	return string(out), cmd.ProcessState.ExitCode()
+	// A command that hangs fails this test by name, and not all tests of the program.
+	if deadline, ok := s.t.Deadline(); ok {
+		hung := time.AfterFunc(time.Until(deadline)-10*time.Second, func() { _ = cmd.Process.Kill() })
+		defer hung.Stop()
+	}
+	_ = cmd.Wait() // how it ended is in its state
+	return out.String(), cmd.ProcessState.ExitCode()
 }
 
 // Until waits for a condition, for as long as the test may run. It looks seldom: each look is

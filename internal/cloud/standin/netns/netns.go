@@ -26,6 +26,9 @@ type Config struct {
 	// Net is the first two numbers of their addresses, as 10.214. Two users on one host need two:
 	// FreeNet finds one that no other has.
 	Net string
+	// Image is a directory whose files are in each machine's /var/lib/muster from the start, as in an
+	// image that an operator has built; empty: none. It must be in the file system of Dir.
+	Image string
 	// Notice says when an instance will be taken; nil: never.
 	Notice func(id string) (at time.Time, noticed bool)
 	// Rebalance says since when an instance is at a higher risk of being taken; nil: never. EC2 sends
@@ -196,16 +199,27 @@ func (m *Machines) Close() {
 	}
 }
 
+// hostKey is where the server replaces the key of a machine. Each machine has a directory of its own
+// there: what is written must reach its own sshd, and never the host's.
+const hostKey = "/etc/ssh/ssh_host_ed25519_key"
+
 func (o *machine) start(cfg Config, data *userData, address string) error {
-	if err := errors.Join(os.MkdirAll(filepath.Join(o.dir, "muster"), 0o700), os.MkdirAll("/var/lib/muster", 0o755), os.MkdirAll("/run/sshd", 0o755)); err != nil {
+	keys := filepath.Join(o.dir, "ssh")
+	if err := errors.Join(os.MkdirAll(filepath.Join(o.dir, "muster"), 0o700), os.MkdirAll(keys, 0o755), os.MkdirAll("/var/lib/muster", 0o755), os.MkdirAll("/run/sshd", 0o755)); err != nil {
 		return err
 	}
-	key, authorized := filepath.Join(o.dir, "host_key"), filepath.Join(o.dir, "authorized_keys")
-	config := strings.Join([]string{"ListenAddress " + address, "HostKey " + key, "AuthorizedKeysFile " + authorized, "PidFile none", "UsePAM no",
+	key, authorized := filepath.Join(keys, filepath.Base(hostKey)), filepath.Join(o.dir, "authorized_keys")
+	config := strings.Join([]string{"ListenAddress " + address, "HostKey " + hostKey, "AuthorizedKeysFile " + authorized, "PidFile none", "UsePAM no",
 		"StrictModes no", "PasswordAuthentication no", "PermitRootLogin prohibit-password", ""}, "\n")
 	for path, text := range map[string]string{key: data.HostKeys.Private, authorized: strings.Join(data.Authorized, "\n") + "\n", o.dir + "/sshd_config": config} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return err
+		}
+	}
+	if cfg.Image != "" {
+		// Links, since each machine would need a copy of its own otherwise.
+		if out, err := exec.Command("cp", "-al", cfg.Image+"/.", filepath.Join(o.dir, "muster")).CombinedOutput(); err != nil {
+			return fmt.Errorf("netns: image %s: %w: %s", cfg.Image, err, out)
 		}
 	}
 	outside := fmt.Sprintf("%s.%d.1/30", cfg.Net, o.number)
@@ -236,7 +250,7 @@ func (o *machine) boot() error {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command("ip", "netns", "exec", o.link, "setsid", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
-		`mount --bind "$1/muster" /var/lib/muster && exec /usr/sbin/sshd -D -e -f "$1/sshd_config"`, "sh", o.dir)
+		`mount --bind "$1/muster" /var/lib/muster && mount --bind "$1/ssh" /etc/ssh && exec /usr/sbin/sshd -D -e -f "$1/sshd_config"`, "sh", o.dir)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return err
