@@ -1,0 +1,416 @@
+// Package clouds tests a real server on each cloud that it has a driver for, by one scenario: a check
+// of the provider, jobs, a kill of the server within a call, a notice, lost contact of so many nodes
+// that the breaker trips, and nothing left in the end, by the books of the cloud itself.
+//
+// Clouds are stand-ins whose machines are network namespaces of this host, or machines of QEMU. make
+// e2e-clouds runs all of it, make e2e-clouds-short what fits into two minutes.
+package clouds
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/internal/servertest"
+)
+
+var (
+	enabled = flag.Bool("clouds.run", false, "run the tests; they make network namespaces and need root (make e2e-clouds)")
+	full    = flag.Bool("clouds.full", false, "run all clouds and all faults, and not only what fits into two minutes")
+	seed    = flag.Uint64("clouds.seed", uint64(time.Now().UnixNano()), "which call the server is killed at")
+)
+
+// table has a row for each cloud.
+var table = []cloud{
+	{name: "ec2", open: openEC2, short: true},
+	{name: "hetzner", open: openHetzner, short: true},
+	{name: "qemu", open: openQemu},
+}
+
+// need skips a test where its machines cannot be made.
+func need(t *testing.T) {
+	t.Helper()
+	if !*enabled {
+		t.Skip("run by make e2e-clouds")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	for _, tool := range []string{"/usr/sbin/sshd", "ip", "unshare"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%s is not installed", tool)
+		}
+	}
+}
+
+// needFull skips what the short form has no time for.
+func needFull(t *testing.T) {
+	t.Helper()
+	if need(t); !*full {
+		t.Skip("not in the short form")
+	}
+}
+
+// chance is the test's own stream of chance. The seed is printed when the test fails.
+func chance(t *testing.T) *rand.Rand {
+	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("-clouds.seed %d", *seed)
+		}
+	})
+	var about uint64
+	for _, b := range []byte(t.Name()) {
+		about = about*31 + uint64(b)
+	}
+	return rand.New(rand.NewPCG(*seed, about))
+}
+
+// world is a server on a cloud.
+type world struct {
+	*servertest.Server
+	t *testing.T
+	c *stand
+	g *gate
+	// dir is where jobs write what they did. Machines in namespaces share this host's files.
+	dir string
+}
+
+// pool is the only pool. Nodes without work are ended at once.
+const pool = "- {name: main, provider: cloud, max: %d, grace: 5s, boot_timeout: %s, idle_timeout: %s, price_factor: 4}"
+
+// serve starts a server on a cloud.
+func serve(t *testing.T, c *stand, most int, idle string) *world {
+	t.Helper()
+	program, err := filepath.Abs("../../bin/muster")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, c: c, dir: t.TempDir()}
+	address := ""
+	if c.api != "" {
+		w.g = newGate(t, c.api)
+		address = w.g.URL
+	}
+	boot := "1m"
+	if c.slow > 0 {
+		boot = "5m"
+	}
+	w.Server = servertest.Start(t, program, "providers:\n"+c.provider("cloud", address)+"pools:\n"+fmt.Sprintf(pool, most, boot, idle)+"\n")
+	return w
+}
+
+// succeeds runs a command of the CLI that must succeed.
+func (w *world) succeeds(args ...string) string {
+	w.t.Helper()
+	out, status := w.Run(args...)
+	if status != 0 {
+		w.t.Fatalf("muster %s: exit %d\n%s", strings.Join(args, " "), status, out)
+	}
+	return out
+}
+
+// submit submits a job of a shell's commands. The server may be killed meanwhile: it is told again
+// until it has the job.
+func (w *world) submit(name string, count int, script string, more ...string) error {
+	args := append([]string{"run", "--detach", "--name", name, "--count", fmt.Sprint(count), "--memory", "64MiB"}, more...)
+	args = append(args, "--", "sh", "-c", script)
+	for ctx := w.t.Context(); ctx.Err() == nil; {
+		out, err := w.Command(args...).CombinedOutput()
+		if err == nil || strings.Contains(string(out), "exists") {
+			return nil
+		}
+		if !strings.Contains(string(out), "reach") && !strings.Contains(string(out), "server") {
+			return fmt.Errorf("muster %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	return context.Canceled
+}
+
+func (w *world) job(name string) (*api.Job, error) {
+	return w.Client.Job(w.t.Context(), muster.JobKey{Namespace: muster.DefaultNamespace, Name: name})
+}
+
+// ended waits until jobs have succeeded, and checks that each ended once.
+func (w *world) ended(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		w.Until("job "+name+" has ended", func() bool {
+			j, err := w.job(name)
+			if err == nil && j.Stage == string(muster.JobEnded) && j.Outcome != "succeeded" {
+				w.t.Fatalf("job %s: %s", name, j.Outcome)
+			}
+			return err == nil && j.Stage == string(muster.JobEnded)
+		})
+		out := w.succeeds("events", "--json", "--job", name)
+		if n := strings.Count(out, `"job.ended"`); n != 1 {
+			w.t.Errorf("job %s ended %d times:\n%s", name, n, out)
+		}
+	}
+}
+
+// running are the nodes on which members of a job run, by the index of the member.
+func (w *world) running(job string) map[int]api.Node {
+	w.t.Helper()
+	out := map[int]api.Node{}
+	key := muster.JobKey{Namespace: muster.DefaultNamespace, Name: job}
+	for a, err := range w.Client.AllJobAllocs(w.t.Context(), key, client.AllocQuery{}) {
+		if err != nil {
+			return nil // the server is being started again
+		}
+		if a.Status != string(muster.AllocRunning) || a.Unreachable {
+			continue
+		}
+		n, err := w.Client.Node(w.t.Context(), muster.NodeID(a.Node))
+		if err != nil {
+			return nil
+		}
+		out[a.Index] = *n
+	}
+	return out
+}
+
+// empty waits until the cloud has nothing, by its own books, and checks that no token has made two
+// machines.
+func (w *world) empty() {
+	w.t.Helper()
+	var b books
+	w.t.Cleanup(func() {
+		if w.t.Failed() {
+			w.t.Logf("the books: %+v", b)
+		}
+	})
+	w.Until("the books are empty", func() bool { b = w.c.books(w.t); return b.empty() })
+	w.tokens(b)
+}
+
+func (w *world) tokens(b books) {
+	w.t.Helper()
+	for token, ids := range b.byToken {
+		if token == "" || len(ids) > 1 {
+			w.t.Errorf("token %q has made %v", token, ids)
+		}
+	}
+}
+
+// killed kills the server at the nth call, and starts it again once that has happened.
+func (w *world) killed(n int, counts func(*http.Request, []byte) bool, answered bool, meanwhile func() error) {
+	w.t.Helper()
+	done := w.g.at(n, counts, answered, w.Kill)
+	failed := make(chan error, 1)
+	go func() { failed <- meanwhile() }()
+	select {
+	case <-done:
+	case <-time.After(time.Until(deadline(w.t))):
+		w.t.Fatalf("call %d never came", n)
+	}
+	w.Again()
+	if err := <-failed; err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func deadline(t *testing.T) time.Time {
+	at, _ := t.Deadline()
+	return at.Add(-15 * time.Second)
+}
+
+const jobs = 20
+
+// TestScenario is the one scenario, on each cloud.
+func TestScenario(t *testing.T) {
+	need(t)
+	for _, row := range table {
+		t.Run(row.name, func(t *testing.T) {
+			if !row.short && !*full {
+				t.Skip("not in the short form")
+			}
+			t.Parallel()
+			w := serve(t, row.open(t, ""), 8, "1s")
+			rng := chance(t)
+			w.step("the check of the provider", w.check)
+			w.step("20 jobs and two kills", func() { w.twentyJobs(rng) })
+			if w.c.oci {
+				w.step("a container", w.container)
+			}
+			if w.c.spot {
+				w.step("two markets and a notice", w.markets)
+			}
+			w.step("the breaker", w.breaker)
+			w.step("nothing is left", w.empty)
+		})
+	}
+}
+
+// step is a part of the scenario. What it took is printed with -v.
+func (w *world) step(what string, do func()) {
+	w.t.Helper()
+	began := time.Now()
+	do()
+	w.t.Logf("%s: %s", what, time.Since(began).Round(100*time.Millisecond))
+}
+
+// check is `provider check`: it makes one machine and ends it.
+func (w *world) check() {
+	w.t.Helper()
+	if out := w.succeeds("provider", "check", "cloud"); !strings.Contains(out, "provider cloud works") {
+		w.t.Errorf("%s", out)
+	}
+	w.empty()
+}
+
+// twentyJobs are submitted while the server is killed twice: at a call that changes something, after
+// the cloud has done it, and at any call, before the cloud gets it.
+func (w *world) twentyJobs(rng *rand.Rand) {
+	w.t.Helper()
+	var names []string
+	for i := range jobs {
+		names = append(names, fmt.Sprint("job", i))
+	}
+	all := func() error {
+		var wg sync.WaitGroup
+		failed := make([]error, len(names))
+		turn := make(chan struct{}, 2) // each is a process, and so is the server
+		for i, name := range names {
+			turn <- struct{}{}
+			wg.Go(func() {
+				failed[i] = w.submit(name, 1, "sleep 1")
+				<-turn
+			})
+		}
+		wg.Wait()
+		for _, err := range failed {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	nothing := func() error { return nil }
+	if w.g == nil {
+		if err := all(); err != nil {
+			w.t.Fatal(err)
+		}
+		// No calls pass by: between two jobs is as random a moment as there is.
+		n := 1 + rng.IntN(jobs/2)
+		w.Until(fmt.Sprint(n, " jobs have ended"), func() bool {
+			ended := 0
+			for _, name := range names {
+				if j, err := w.job(name); err == nil && j.Stage == string(muster.JobEnded) {
+					ended++
+				}
+			}
+			return ended >= n
+		})
+		w.Kill()
+		w.Again()
+	} else {
+		w.killed(1+rng.IntN(3), w.c.changes, true, all)
+		w.killed(1+rng.IntN(6), anyCall, false, nothing)
+	}
+	w.ended(names...)
+	w.empty()
+}
+
+// markets has work in both markets, and the cloud takes the spot machine back after a notice: its work
+// runs again elsewhere, and nothing is lost.
+func (w *world) markets() {
+	w.t.Helper()
+	gate := filepath.Join(w.dir, "market-gate")
+	waits := "while ! test -e " + gate + "; do sleep 0.1; done"
+	for _, market := range []muster.Market{muster.OnDemand, muster.Spot} {
+		if err := w.submit(string(market), 1, waits, "--constraint", "market="+string(market)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	var was api.Node
+	w.Until("both markets run", func() bool {
+		was = w.running(string(muster.Spot))[0]
+		return was.ID != "" && len(w.running(string(muster.OnDemand))) == 1
+	})
+	if w.c.take != nil {
+		if !w.c.take(was.Instance, 10*time.Second) {
+			w.t.Fatalf("the cloud does not know instance %s", was.Instance)
+		}
+		w.Until("the notice is known", func() bool {
+			n, err := w.Client.Node(w.t.Context(), muster.NodeID(was.ID))
+			return err == nil && n.Stage != string(muster.NodeServing) && strings.Contains(n.Reason, "notice")
+		})
+		w.Until("the work runs elsewhere", func() bool {
+			n, ok := w.running(string(muster.Spot))[0]
+			return ok && n.ID != was.ID
+		})
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	w.ended(string(muster.OnDemand), string(muster.Spot))
+	if b := w.c.books(w.t); b.spot == 0 || b.onDemand == 0 {
+		w.t.Errorf("%d machines of spot, %d on demand", b.spot, b.onDemand)
+	}
+}
+
+// breakers is how many nodes lose contact at once, unexplained how many a pool of so few gives up
+// before its breaker trips.
+const breakers, unexplained = 5, 3
+
+// breaker cuts so many nodes off that the breaker trips. Nothing more is destroyed until the pool is
+// resumed; then the work runs on other machines.
+func (w *world) breaker() {
+	w.t.Helper()
+	gate := filepath.Join(w.dir, "breaker-gate")
+	// What runs on a machine that is cut off would see the gate as well, on this host; its node is gone
+	// by then. A machine of two cores has room for one member.
+	script := "while ! test -e " + gate + "; do sleep 0.1; done"
+	if w.c.oci {
+		script = "sleep 60"
+	}
+	if err := w.submit("broken", breakers, script, "--cpu", "1.5"); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Until("all members run", func() bool { return len(w.running("broken")) == breakers })
+	was := w.running("broken")
+	var cut []string
+	for _, n := range was {
+		cut = append(cut, n.Instance)
+	}
+	for _, id := range cut {
+		w.c.cut(w.t, id, true)
+	}
+	w.Until("the breaker has tripped", func() bool {
+		p, err := w.Client.Pool(w.t.Context(), "main")
+		return err == nil && p.Breaker.Tripped != nil
+	})
+	there := w.c.books(w.t).machines
+	kept := slices.DeleteFunc(slices.Clone(cut), func(id string) bool { return !slices.Contains(there, id) })
+	if len(kept) < breakers-unexplained {
+		w.t.Errorf("of %v, which lost contact, only %v are there although the breaker has tripped", cut, kept)
+	}
+	w.succeeds("pool", "resume", "main", "--reason", "the network is broken")
+	w.Until("the work runs elsewhere", func() bool {
+		now := w.running("broken")
+		for _, n := range now {
+			if slices.Contains(cut, n.Instance) {
+				return false
+			}
+		}
+		return len(now) == breakers
+	})
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	w.ended("broken")
+}
