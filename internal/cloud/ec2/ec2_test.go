@@ -761,11 +761,59 @@ func TestAccess(t *testing.T) {
 	if err != nil || got.Address != "203.0.113.7" || got.User != "admin" || got.KeyFile != "/key" {
 		t.Errorf("%v %+v", err, got)
 	}
+	now = now.Add(listLag)
 	for _, none := range []muster.InstanceID{"", "i-none", muster.InstanceID(id(8))} {
 		if _, err := p.Access(t.Context(), none); !muster.IsKind(err, muster.FaultNotFound) {
 			t.Errorf("%q: %v", none, err)
 		}
 	}
+}
+
+// A server that was started again knows nothing of the instance that the one before made a moment ago,
+// and lists may not show it yet, or not its tags. It must not be taken for one that is gone.
+func TestYoungAfterARestart(t *testing.T) {
+	c, now := newCanned(t), testNow
+	p := c.open(func(c *Config) { c.Now = func() time.Time { return now } })
+	it := muster.InstanceID(id(1))
+	both := func(kind muster.FaultKind) {
+		t.Helper()
+		if _, err := p.Access(t.Context(), it); !muster.IsKind(err, kind) {
+			t.Errorf("access: %v, want %s", err, kind)
+		}
+		if err := p.SetTags(t.Context(), it, cloud.Tags{Owner: "c1", Token: "t1"}); !muster.IsKind(err, kind) {
+			t.Errorf("tags: %v, want %s", err, kind)
+		}
+	}
+	both(muster.FaultTransient)
+	now = now.Add(listLag - time.Second)
+	both(muster.FaultTransient)
+	if n := len(c.of("CreateTags")); n != 0 {
+		t.Errorf("%d tags are set on an instance that may be anybody's", n)
+	}
+	// By now no lag can hide it.
+	now = now.Add(time.Second)
+	both(muster.FaultNotFound)
+	// It is there, and its tags are not.
+	c.set("DescribeInstances", func(url.Values) reply {
+		return reservations(strings.Replace(instanceXML(id(1), "running", 0), "<tagSet></tagSet>", "", 1), "")
+	})
+	launch := launchTime(t, instanceXML(id(1), "running", 0))
+	now = launch.Add(youngFor - time.Second)
+	both(muster.FaultTransient)
+	now = launch.Add(youngFor)
+	both(muster.FaultNotFound)
+}
+
+// launchTime is when an instance was launched, as EC2 says it.
+func launchTime(t *testing.T, text string) time.Time {
+	t.Helper()
+	_, rest, _ := strings.Cut(text, "<launchTime>")
+	stamp, _, _ := strings.Cut(rest, "</launchTime>")
+	at, err := time.Parse(time.RFC3339, stamp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
 }
 
 // An answer can be lost before, in the middle of, and after the body, and before it was asked for.

@@ -418,7 +418,8 @@ func (p *Provider) describe(ctx context.Context, ids []muster.InstanceID) (map[m
 }
 
 // own finds an instance of the owner, in memory or by a call. FaultNotFound: there is none, it has
-// ended, or it is another owner's. FaultTransient: it is too young.
+// ended, or it is another owner's. FaultTransient: EC2 does not show it, or not its tags, and it may be
+// so young that EC2 will: the caller takes NotFound for an instance that is gone.
 func (p *Provider) own(ctx context.Context, id muster.InstanceID) (instance, error) {
 	none := muster.Faultf(muster.FaultNotFound, "instance %q is not there, or not of owner %s", id, p.cfg.Owner)
 	if !idShape.MatchString(string(id)) {
@@ -434,17 +435,29 @@ func (p *Provider) own(ctx context.Context, id muster.InstanceID) (instance, err
 	if err != nil {
 		return instance{}, err
 	}
-	w := found[id]
-	if w == nil || ended(w.State) {
+	w, now := found[id], p.cfg.Now()
+	switch {
+	case w == nil && now.Sub(p.began) < listLag:
+		// A server that has ended a moment ago may have made it, and what that one knew is lost.
+		return instance{}, tooYoung(id)
+	case w == nil || ended(w.State):
 		return instance{}, none
 	}
 	tags := w.tags()
-	if tags.Owner != p.cfg.Owner {
+	switch {
+	case tags.Owner == "" && now.Sub(w.Launched) < youngFor:
+		return instance{}, tooYoung(id)
+	case tags.Owner != p.cfg.Owner:
 		return instance{}, none
 	}
-	p.instances.learn(w, tags, p.cfg.Now(), false)
+	p.instances.learn(w, tags, now, false)
 	i, _ := p.instances.get(id)
 	return i, nil
+}
+
+// tooYoung is the answer for an instance of which EC2 does not say all yet.
+func tooYoung(id muster.InstanceID) error {
+	return &muster.Fault{Kind: muster.FaultTransient, Message: "EC2 does not show instance " + string(id) + " and its tags, or not yet", After: askEvery}
 }
 
 // SetTags is cloud.Provider's. It changes the tags that may change and never the others, so a policy
