@@ -31,8 +31,16 @@ func Reconcile(snap *state.Snapshot, provider muster.ProviderName, l *List) (str
 	if len(l.Instances) == 0 {
 		return nil, nil
 	}
-	nodes := map[muster.Token]*state.Node{}
+	nodes, others := map[muster.Token]*state.Node{}, map[muster.Token]bool{}
+	inUse := map[muster.ProviderName]bool{}
+	snap.Pools(func(p *state.Pool) bool {
+		inUse[p.Provider] = p.Provider != provider
+		return true
+	})
 	snap.Nodes("", func(n *state.Node) bool {
+		if inUse[n.Offering.Provider] {
+			others[n.Token] = true
+		}
 		// A token has two rows where an instance came back after its node was gone: the living one is its.
 		if before := nodes[n.Token]; n.Offering.Provider == provider && (before == nil || before.Stage == muster.NodeGone) {
 			nodes[n.Token] = n
@@ -46,6 +54,9 @@ func Reconcile(snap *state.Snapshot, provider muster.ProviderName, l *List) (str
 		first, twice := seen[in.Token]
 		seen[in.Token] = in.ID
 		switch {
+		case n == nil && others[in.Token]:
+			// Two providers of one account list each other's instances. This one is the other's to mend,
+			// as long as a pool uses that one: a provider that got another name has to adopt its own.
 		case n == nil && !twice:
 			adopt = append(adopt, adoption(snap, provider, in))
 		case n == nil:
