@@ -266,7 +266,7 @@ func (s *Server) startMachines(made []*instance) {
 		return
 	}
 	for _, i := range made {
-		address, err := s.cfg.Machines.Start(i.id, i.userData)
+		address, err := s.cfg.Machines.StartInLaunch(i.id, i.index, i.userData)
 		s.mu.Lock()
 		if err != nil {
 			i.end(s.now(), "Server.InternalError: "+err.Error())

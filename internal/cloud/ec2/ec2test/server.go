@@ -16,8 +16,9 @@ import (
 
 // Machines are what stands behind instances. The zero choice, nil, is state only.
 type Machines interface {
-	// Start makes the machine of an instance and returns its address.
-	Start(id string, userData []byte) (address string, err error)
+	// StartInLaunch makes the machine of an instance and returns its address. Index is the instance's
+	// place in its launch, from 0: all of a launch have the same user data.
+	StartInLaunch(id string, index int, userData []byte) (address string, err error)
 	// Stop ends it for good. Safe to repeat.
 	Stop(id string)
 	// State reports whether it runs; one that does not has shut itself down.

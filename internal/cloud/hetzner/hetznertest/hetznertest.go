@@ -25,8 +25,7 @@ import (
 // Token is the API token that the stand-in takes.
 const Token = "hcloud-test-token"
 
-// Machines is what stands behind servers. It is that of the stand-in of EC2, so that one set of
-// machines serves both.
+// Machines is what stands behind servers. Package netns has one.
 type Machines interface {
 	// Start boots a machine with the user data and returns its address.
 	Start(id string, userData []byte) (address string, err error)

@@ -21,7 +21,7 @@ import (
 
 // Config is what machines have in common.
 type Config struct {
-	// Dir is where machines keep their files.
+	// Dir is where machines keep their files. It is not below /root, where each has a home of its own.
 	Dir string
 	// Net is the first two numbers of their addresses, as 10.214. Two users on one host need two:
 	// FreeNet finds one that no other has.
@@ -107,9 +107,16 @@ func New(cfg Config) *Machines {
 // maxMachines is how many links of four addresses fit below Config.Net in one number.
 const maxMachines = 250
 
-// Start makes the machine of an instance. A machine that was stopped is made again.
+// Start makes the machine of an instance that was launched alone. A machine that was stopped is made
+// again.
 func (m *Machines) Start(id string, document []byte) (address string, err error) {
-	data, err := readUserData(document)
+	return m.StartInLaunch(id, 0, document)
+}
+
+// StartInLaunch is Start for an instance of a launch of several, which share one document: index is its
+// place in the launch, from 0.
+func (m *Machines) StartInLaunch(id string, index int, document []byte) (address string, err error) {
+	data, err := readUserData(document, index)
 	if err != nil {
 		return "", err
 	}
@@ -205,7 +212,7 @@ const hostKey = "/etc/ssh/ssh_host_ed25519_key"
 
 func (o *machine) start(cfg Config, data *userData, address string) error {
 	keys := filepath.Join(o.dir, "ssh")
-	if err := errors.Join(os.MkdirAll(filepath.Join(o.dir, "muster"), 0o700), os.MkdirAll(keys, 0o755), os.MkdirAll("/var/lib/muster", 0o755), os.MkdirAll("/run/sshd", 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(o.dir, "muster"), 0o700), os.MkdirAll(keys, 0o755), os.MkdirAll(filepath.Join(o.dir, "home"), 0o700), os.MkdirAll("/var/lib/muster", 0o755), os.MkdirAll("/run/sshd", 0o755)); err != nil {
 		return err
 	}
 	key, authorized := filepath.Join(keys, filepath.Base(hostKey)), filepath.Join(o.dir, "authorized_keys")
@@ -242,7 +249,9 @@ func (o *machine) start(cfg Config, data *userData, address string) error {
 	return o.boot()
 }
 
-// boot starts the machine's first process. When that is killed, all of the machine is gone.
+// boot starts the machine's first process, with directories of its own where the server writes and
+// where the login user is at home: what root's shell reads at its start on this host can wait for
+// locks that are shared, and a machine that is killed leaves them. When that is killed, all of the machine is gone.
 func (o *machine) boot() error {
 	log, err := os.Create(filepath.Join(o.dir, "log"))
 	if err != nil {
@@ -250,7 +259,7 @@ func (o *machine) boot() error {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command("ip", "netns", "exec", o.link, "setsid", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
-		`mount --bind "$1/muster" /var/lib/muster && mount --bind "$1/ssh" /etc/ssh && exec /usr/sbin/sshd -D -e -f "$1/sshd_config"`, "sh", o.dir)
+		`mount --bind "$1/muster" /var/lib/muster && mount --bind "$1/ssh" /etc/ssh && mount --bind "$1/home" /root && exec /usr/sbin/sshd -D -e -f "$1/sshd_config"`, "sh", o.dir)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return err

@@ -38,15 +38,38 @@ func document(t *testing.T, extra string) (text, hostKey string, login ssh.Signe
 func TestUserData(t *testing.T) {
 	for _, extra := range []string{"", "#!/bin/sh\ntrue\n", "#cloud-config\nssh_authorized_keys: [other]\n"} {
 		text, hostKey, _ := document(t, extra)
-		d, err := readUserData([]byte(text))
+		d, err := readUserData([]byte(text), 0)
 		if err != nil || d.HostKeys.Public != hostKey || len(d.Authorized) == 0 {
 			t.Errorf("%q: %v %+v", extra, err, d)
 		}
 	}
 	for _, wrong := range []string{"", "#!/bin/sh\n", "#cloud-config\n", "#cloud-config\nssh_keys: [", "Content-Type: text/plain\n\nx"} {
-		if _, err := readUserData([]byte(wrong)); err == nil {
+		if _, err := readUserData([]byte(wrong), 0); err == nil {
 			t.Errorf("%q is accepted", wrong)
 		}
+	}
+}
+
+// Instances of one launch share a template, of which each reads its own case.
+func TestUserDataOfALaunch(t *testing.T) {
+	const keys = "ssh_authorized_keys: [all]\n"
+	one := func(key string) string {
+		return "ssh_keys:\n  ed25519_private: " + key + "\n  ed25519_public: " + key + "\n"
+	}
+	text := jinja + "#cloud-config\n" + keys + "{% if ds.meta_data.ami_launch_index|int == 0 %}\n" + one("zero") +
+		"{% elif ds.meta_data.ami_launch_index|int == 1 %}\n" + one("one") + "{% endif %}\nruncmd: []\n"
+	for index, want := range []string{"zero", "one"} {
+		d, err := readUserData([]byte(text), index)
+		if err != nil || d.HostKeys.Private != want || len(d.Authorized) != 1 {
+			t.Errorf("%d: %+v %v", index, d, err)
+		}
+	}
+	// No case is for this one, so it has no key.
+	if d, err := readUserData([]byte(text), 2); err == nil {
+		t.Errorf("%+v", d)
+	}
+	if _, err := readUserData([]byte(jinja+"#cloud-config\n{% for x in y %}\n"), 0); err == nil || !strings.Contains(err.Error(), "for x") {
+		t.Error(err)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/mail"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -26,7 +28,7 @@ type userData struct {
 
 // readUserData reads a cloud-config, or a MIME document of several, as cloud-init does. It shares no
 // code with the package that writes them: a document that is wrong must fail here.
-func readUserData(raw []byte) (*userData, error) {
+func readUserData(raw []byte, index int) (*userData, error) {
 	parts := [][]byte{raw}
 	if !bytes.HasPrefix(raw, []byte("#")) {
 		var err error
@@ -36,6 +38,10 @@ func readUserData(raw []byte) (*userData, error) {
 	}
 	var out userData
 	for _, p := range parts {
+		p, err := rendered(p, index)
+		if err != nil {
+			return nil, err
+		}
 		if !bytes.HasPrefix(p, []byte("#cloud-config")) {
 			continue
 		}
@@ -52,6 +58,38 @@ func readUserData(raw []byte) (*userData, error) {
 		return nil, errors.New("netns: the user data has no host key, or no key that may log in")
 	}
 	return &out, nil
+}
+
+// jinja begins a document that cloud-init renders before it reads it.
+const jinja = "## template: jinja\n"
+
+// cases are the only words of that language that a document here may have: one condition, of which
+// launch index this is.
+var cases = regexp.MustCompile(`^\{% (?:(?:el)?if ds\.meta_data\.ami_launch_index\|int == (\d+)|(endif)) %\}$`)
+
+// rendered is a part as the instance of an index reads it.
+func rendered(part []byte, index int) ([]byte, error) {
+	rest, ok := bytes.CutPrefix(part, []byte(jinja))
+	if !ok {
+		return part, nil
+	}
+	var out []byte
+	mine := true // outside of all cases
+	for line := range bytes.Lines(rest) {
+		word := cases.FindSubmatch(bytes.TrimSpace(line))
+		switch {
+		case word == nil && bytes.Contains(line, []byte("{%")):
+			return nil, fmt.Errorf("netns: the template has %q, which is not rendered here", line)
+		case word == nil && mine:
+			out = append(out, line...)
+		case word == nil:
+		case len(word[2]) > 0:
+			mine = true
+		default:
+			mine = string(word[1]) == strconv.Itoa(index)
+		}
+	}
+	return out, nil
 }
 
 // mimeParts are the decoded parts of a document.
