@@ -15,7 +15,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/safetar intern
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/peers ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/agent/outputs ./internal/agent/launch ./internal/agent/destinations ./internal/agent/rootless ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/history/... ./internal/socket/... ./internal/blob/... ./internal/images/... ./client/... ./internal/server/... ./internal/cloud/driver ./internal/cloud/ec2/... ./internal/cloud/standin/... ./internal/sim/... ./internal/cloud/qemu ./internal/cloud/hetzner/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clouds e2e-clouds-short e2e-ec2sdk e2e-clock e2e-packages clean install uninstall packages FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history bench-clouds replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clouds e2e-clouds-short e2e-ec2sdk e2e-clock e2e-packages clean install uninstall packages FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -190,6 +190,10 @@ e2e-clouds: build
 # What of that fits into two minutes.
 e2e-clouds-short: build
 	$(CLOUDS) -timeout 5m
+
+# What many instances of EC2's stand-in cost: 64 that are wanted at once within EC2's limits, and 5,000 that are listed.
+bench-clouds: build
+	$(GO) test -count=1 -timeout 30m ./e2e/clouds -v -run TestFigure -clouds.figures
 
 # A disk image for providers of type qemu. Needs root, mmdebstrap, qemu-utils and a mirror of Debian.
 VM_IMAGE ?= /var/lib/muster/images/debian-12.qcow2

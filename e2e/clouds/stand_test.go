@@ -37,21 +37,27 @@ type stand struct {
 	provider func(name, api string) string
 	// changes selects the calls that make, change or end something.
 	changes func(r *http.Request, body []byte) bool
-	// spot: it has two markets.
-	spot bool
-	// take has the cloud take a machine back, after a notice and a time; nil: it gives no notice.
+	// take has the cloud take a spot machine back, after a notice and a time; nil: it has one market.
 	take func(id string, in time.Duration) bool
 	// play gives it another script; nil: it has none.
 	play func(script string) error
-	// oci: its machines are real ones that run containers.
+	// made are all instances that EC2's stand-in ever made; nil: it is another cloud.
+	made func() []ec2test.Machine
+	// populate puts instances of an owner and a pool into EC2's books.
+	populate func(owner, pool string, n int)
+	// pools are further lines of the configuration for pools. most is how many nodes the first has, boot
+	// how long one may take to come; zero: 8, and a minute.
+	pools, boot string
+	most        int
+	// placed is told the server's data directory, where the cloud is a part of it; nil: it is not.
+	placed func(dataDir string)
+	// oci: its machines are real ones that run containers, and take minutes to come.
 	oci bool
-	// slow is by how much machines are slower to come than namespaces; 0: they are not.
-	slow int
 
 	// cut takes a machine off the network, or puts it back.
 	cut func(t *testing.T, id string, off bool)
 	// books are what the cloud itself says that there is.
-	books func(t *testing.T) books
+	books func(t testing.TB) books
 }
 
 // books are what a cloud has, and had, of one owner.
@@ -62,8 +68,6 @@ type books struct {
 	hosts []string
 	// byToken are all machines ever made.
 	byToken map[string][]string
-	// spot and onDemand count the machines ever made, by market.
-	spot, onDemand int
 }
 
 func (b *books) empty() bool { return len(b.machines)+len(b.leftovers)+len(b.hosts) == 0 }
@@ -83,11 +87,11 @@ func machines(t *testing.T, notice func(id string) (time.Time, bool)) *netns.Mac
 	return m
 }
 
-// image is what machines have from the start: in the short form muster-node, so that the server has to
-// put it nowhere. That takes most of the time of a boot here.
+// image is what machines have from the start: muster-node, so that the server has to put it nowhere,
+// which takes most of the time of a boot here. In the full form the scenario's machines have nothing.
 func image(t *testing.T) string {
 	t.Helper()
-	if *full {
+	if *full && strings.HasPrefix(t.Name(), "TestScenario/") {
 		return ""
 	}
 	program, err := os.ReadFile("../../bin/muster-node")
@@ -117,7 +121,7 @@ func cutter(m *netns.Machines) func(*testing.T, string, bool) {
 // host's.
 const noShutdown = "kill 1"
 
-func writeFile(t *testing.T, text string) string {
+func writeFile(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -143,16 +147,26 @@ func openEC2(t *testing.T, script string) *stand {
 	}
 	api := httptest.NewServer(s)
 	t.Cleanup(api.Close)
+	c := ec2Stand(t, s, m.Running, api.URL)
+	c.cut = cutter(m)
+	return c
+}
+
+// ec2Stand is an account of EC2 that was started. hosts are what runs on this host for its instances.
+func ec2Stand(t testing.TB, s *ec2test.Server, hosts func() []string, api string) *stand {
 	credentials := writeFile(t, ec2Credentials(ec2test.Default().Keys[0]))
 	return &stand{
-		api: api.URL, spot: true, take: s.Take, play: s.Play, cut: cutter(m),
+		api: api, take: s.Take, play: s.Play, made: s.Made, populate: s.Populate,
 		provider: func(name, api string) string { return ec2Provider(name, api, credentials) },
 		changes: func(_ *http.Request, body []byte) bool {
 			form, err := url.ParseQuery(string(body))
 			return err == nil && form.Get("Action") != "" && !strings.HasPrefix(form.Get("Action"), "Describe")
 		},
-		books: func(*testing.T) books {
-			b := books{byToken: map[string][]string{}, hosts: m.Running()}
+		books: func(testing.TB) books {
+			b := books{byToken: map[string][]string{}}
+			if hosts != nil {
+				b.hosts = hosts()
+			}
 			owner := ""
 			for _, one := range s.Made() {
 				owner = one.Tags["muster-owner"]
@@ -162,11 +176,6 @@ func openEC2(t *testing.T, script string) *stand {
 					token = list[one.Index]
 				}
 				b.byToken[token] = append(b.byToken[token], one.ID)
-				if one.Spot {
-					b.spot++
-				} else {
-					b.onDemand++
-				}
 			}
 			for _, id := range s.Left(owner) {
 				if strings.HasPrefix(id, "i-") {
@@ -220,9 +229,9 @@ func openHetzner(t *testing.T, script string) *stand {
 `, name, token, api)
 		},
 		changes: func(r *http.Request, _ []byte) bool { return r.Method != http.MethodGet },
-		books: func(t *testing.T) books {
+		books: func(t testing.TB) books {
 			b := books{byToken: map[string][]string{}, hosts: m.Running()}
-			b.machines, b.leftovers, b.onDemand = c.Books()
+			b.machines, b.leftovers, _ = c.Books()
 			// The ids, and not the names, are what others call a machine.
 			there := map[string]bool{}
 			for _, name := range b.machines {

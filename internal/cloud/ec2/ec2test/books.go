@@ -125,6 +125,18 @@ func (s *Server) Volumes() []Volume {
 	return out
 }
 
+// Populate puts running instances of an owner and a pool into the books, which an operator holds: they
+// are what a server finds whose log was lost, and what makes its lists long.
+func (s *Server) Populate(owner, pool string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range n {
+		i := s.enter(s.cfg.Types[0], s.cfg.Subnets[0], subject{})
+		i.state, i.ami = running, s.cfg.Images[0].ID
+		i.tags = []tag{{ownerTag, owner}, {"muster-token", "found-" + itoa(i.n)}, {"muster-pool", pool}, {"muster-intent", "hold"}}
+	}
+}
+
 // Take turns a spot instance's request now, as EC2 does two minutes before it ends the instance, and
 // ends the instance after the time. A script decides that when an instance is made; this is for tests
 // that want it in the middle of something. It reports whether there is such an instance.

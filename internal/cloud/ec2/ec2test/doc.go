@@ -57,4 +57,29 @@
 // When: "10%" by chance, "once", "3x", "from=D" and "for=D" after the script was played. To which:
 // type=, zone=, market=, family=, action=, id=, and n%7=1 by the number of the instance, from 1.
 // The first line that refuses a call is what is answered.
+//
+// # What it does to a driver
+//
+// EC2 does each of these, or has done it to somebody. The tests that show them are those of this package
+// unless another is named; a name after a slash is a case of TestMeannesses.
+//
+//	 1 new instances are missing from lists, come and go    TestReplicasDisagree, /new_ones_are_missing
+//	 2 tags come after the instance                         /tags_come_later
+//	 3 ended ones linger, and lose their tags               /ended_ones_linger
+//	 4 tokens are zonal, hashed, and replayed in bad ways   /other_parameters, /mismatch_after_no, /replay_of_a_dead,
+//	                                                        /replay_of_a_corpse, /replay_without_tags, TestOneTokenAtOnce
+//	 5 one wrong id spoils a call for many                  /all_or_nothing, /malformed_id
+//	 6 two kinds of buckets, without Retry-After            /rates, TestStorm of e2e/clouds
+//	 7 no capacity is a 500; fewer are made than wanted     /capacity_by_zone, /partial
+//	 8 answers are lost, cut, or a proxy's                  TestLostAnswers
+//	 9 accepted, and ended a moment later                   /fails_later
+//	10 pages of few, tokens that expire, what moves         /expired_pages, TestPagesMove
+//	11 a page token with other filters                      /expired_pages
+//	12 spot: a notice and two minutes, or neither           /spot_with_notice, /spot_without, TestMachine of netns
+//	13 credentials rotate                                   /rotated, TestCredentialsRotate of e2e/clouds
+//	14 the clock is 16 minutes off                          /clock, TestFaults of e2e/clouds
+//	15 instances of others, and without tags                /strangers, /untagged
+//	16 a subnet is full; stopped instances count            /full_subnet
+//	17 quotas in cores; ended instances count for a while   /quota
+//	18 DryRun                                               /dry_run
 package ec2test

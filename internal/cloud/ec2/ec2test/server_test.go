@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/xml"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -167,6 +168,61 @@ func TestMeannesses(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Until both replicas know an instance, it comes and goes: which one answers a call is chance.
+func TestReplicasDisagree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := server(t, "list: late 10s..2m")
+		if a := ask(t, s, "RunInstances", launchOf("t", "MaxCount=20")...); a.code != "" {
+			t.Fatal(a)
+		}
+		came, went := false, false
+		for before := false; s.now().Sub(s.Made()[0].Created) < 2*time.Minute; time.Sleep(time.Second) {
+			now := strings.Contains(ask(t, s, "DescribeInstances").text, first)
+			came, went = came || now && !before, went || before && !now
+			before = now
+		}
+		if !came || !went {
+			t.Errorf("it came: %v, and went: %v", came, went)
+		}
+		if a := ask(t, s, "DescribeInstances"); strings.Count(a.text, "<instanceId>") != 20 {
+			t.Errorf("in the end not all are there: %v", a)
+		}
+	})
+}
+
+// What moves between two pages is on both, or on none.
+func TestPagesMove(t *testing.T) {
+	s := server(t, "list: page max=5\nlist: move")
+	if a := ask(t, s, "RunInstances", launchOf("t", "MaxCount=10")...); a.code != "" {
+		t.Fatal(a)
+	}
+	twice, never := false, false
+	for range 50 {
+		all := ""
+		for next := "first"; next != ""; {
+			var params []string
+			if next != "first" {
+				params = []string{"NextToken=" + next}
+			}
+			a := ask(t, s, "DescribeInstances", params...)
+			all += a.text
+			_, rest, _ := strings.Cut(a.text, "<nextToken>")
+			next, _, _ = strings.Cut(rest, "</nextToken>")
+		}
+		for n := 1; n <= 10; n++ {
+			switch strings.Count(all, fmt.Sprintf("<instanceId>i-%017x</instanceId>", n)) {
+			case 0:
+				never = true
+			case 2:
+				twice = true
+			}
+		}
+	}
+	if !twice || !never {
+		t.Errorf("twice: %v, never: %v", twice, never)
 	}
 }
 
