@@ -18,6 +18,7 @@ func (c *call) do() (string, *failure) {
 	if changes {
 		return act()
 	}
+	// What only reads needs no more than the right to: a dry run of it is always allowed here.
 	if c.form.Get("DryRun") == "true" {
 		return "", dryRun
 	}

@@ -23,12 +23,15 @@ const (
 	ownerTag = "muster-owner"
 )
 
+// codes are the numbers of the states. EC2 sends both, and clients use either.
 var codes = map[string]int{pending: 0, running: 16, shuttingDown: 32, terminated: 48, stopping: 64, stopped: 80}
 
+// tag keeps its place: EC2 answers tags in an order that does not change.
 type tag struct{ key, value string }
 
 // instance is one instance, from its launch on. Nothing is ever taken out of the books.
 type instance struct {
+	// n counts all instances from 1 and makes the id; index counts those of one launch from 0.
 	n, index                           int
 	id, reservation, ami, zone, subnet string
 	token, address, public, request    string
@@ -36,27 +39,35 @@ type instance struct {
 	spot, leaves                       bool
 	// booted: its machine was started. Until then a machine that does not run is no machine that has
 	// shut down.
-	booted            bool
+	booted bool
+	// onPoweroff is what becomes of it when it shuts itself down: stop, unless the launch said terminate.
 	onPoweroff        string
 	userData          []byte
 	tags, requestTags []tag
 
+	// Times of the server's own clock; the error of that clock is in signatures only.
 	created time.Time
-	seen    [2]time.Time // when each replica shows it
-	tagged  time.Time    // when lists show its tags
+	// EC2 answers from replicas that agree after a while, and a client cannot choose one: two are
+	// enough to have an instance come and go.
+	seen   [2]time.Time // when each replica shows it
+	tagged time.Time    // when lists show its tags
 
-	state      string
-	turns      time.Duration // how long it shuts down or stops
-	until      time.Time     // of pending, shutting-down and stopping
-	ended      time.Time
-	reason     string // of the state, CODE: text
+	state  string
+	turns  time.Duration // how long it shuts down or stops
+	until  time.Time     // of pending, shutting-down and stopping
+	ended  time.Time
+	reason string // of the state, CODE: text
+	// What the script has decided for it when it was made. It is carried out by whoever looks at the
+	// books after fateAt, so that no goroutine runs for an instance and a bubble can end.
 	fate       string // fails, taken, dies
 	fateAt     time.Time
 	fateReason string
-	noticed    time.Time // when the spot request turned; zero: not yet, or never
-	noticeAt   time.Time
-	closed     string // status of the spot request once it is over
-	closedAt   time.Time
+	// With the behaviour terminate, the request is closed at the notice already, while the instance runs
+	// on: a client that waits for the instance's state learns of it two minutes too late.
+	noticed  time.Time // when the spot request turned; zero: not yet, or never
+	noticeAt time.Time
+	closed   string // status of the spot request once it is over
+	closedAt time.Time
 }
 
 // volume is a disk.
@@ -70,14 +81,18 @@ type volume struct {
 
 // books are all that was ever made, and what tokens stand for.
 type books struct {
+	// In the order in which they were made, which is that of lists.
 	instances []*instance
 	byID      map[string]*instance
 	volumes   []*volume
-	tokens    map[string]*usedToken
-	cursors   map[string]*cursor
-	foreign   bool
+	// By zone and token: the same token in another zone makes another instance.
+	tokens  map[string]*usedToken
+	cursors map[string]*cursor
+	// foreign: the strangers of the script were put in.
+	foreign bool
 }
 
+// newBooks are those of an account that nobody has used.
 func newBooks() books {
 	return books{byID: map[string]*instance{}, tokens: map[string]*usedToken{}, cursors: map[string]*cursor{}}
 }
@@ -188,6 +203,7 @@ func (s *Server) Notice(id string) (at time.Time, noticed bool) {
 // over reports whether the instance is paid for no more.
 func (i *instance) over() bool { return i.state == shuttingDown || i.state == terminated }
 
+// tagMap is for those who look for one tag.
 func tagMap(tags []tag) map[string]string {
 	m := map[string]string{}
 	for _, t := range tags {
@@ -223,6 +239,7 @@ func (i *instance) advance(now time.Time) {
 			if i.closedAt.IsZero() {
 				i.closed, i.closedAt = "instance-terminated-no-capacity", i.fateAt
 			}
+		// The default of EC2: an instance that powers itself off is stopped, and its disk is paid for.
 		case i.fate == "dies" && i.onPoweroff != "terminate":
 			i.turn(i.fateAt, stopping)
 		case i.fate == "dies":
@@ -246,6 +263,7 @@ func (i *instance) advance(now time.Time) {
 
 // end lets the instance shut down for good.
 func (i *instance) end(at time.Time, reason string) {
+	// The first end counts. A terminate of an instance that is ending is answered as a success.
 	if i.over() {
 		return
 	}
@@ -256,6 +274,7 @@ func (i *instance) end(at time.Time, reason string) {
 	}
 }
 
+// turn lets the instance be on its way to a state until its time is over.
 func (i *instance) turn(at time.Time, to string) {
 	i.state, i.until = to, at.Add(i.turns)
 }
@@ -265,6 +284,8 @@ func (i *instance) shownTags(now time.Time) []tag {
 	switch {
 	case now.Before(i.tagged):
 		return nil
+	// EC2's own words: tags of a terminated instance vanish one by one, which makes it look like an
+	// instance of nobody's while it is still listed.
 	case i.state == terminated && now.Sub(i.ended) > tagsLast:
 		return i.tags[min(len(i.tags), int((now.Sub(i.ended)-tagsLast)/time.Minute)):]
 	}
@@ -276,12 +297,14 @@ func (i *instance) listed(replica int, now time.Time) bool {
 	return !now.Before(i.seen[replica]) && (i.state != terminated || now.Sub(i.ended) < lingers)
 }
 
+// xml is the instance as every answer has it. The tags are told apart, since not each answer shows them.
 func (i *instance) xml(tags []tag) string {
 	code, text, _ := strings.Cut(i.reason, ": ")
 	var b strings.Builder
 	b.WriteString(el("instanceId", i.id) + el("imageId", i.ami) + stateXML("instanceState", i.state) +
 		"<privateDnsName></privateDnsName><reason></reason>" + fmt.Sprintf("<amiLaunchIndex>%d</amiLaunchIndex>", i.index) +
 		el("instanceType", i.kind.Name) + el("launchTime", stamp(i.created)) + nest("placement", el("availabilityZone", i.zone), el("tenancy", "default")))
+	// An ended instance has no network any more, and its elements are left out.
 	if !i.over() {
 		b.WriteString(el("subnetId", i.subnet) + el("privateIpAddress", i.address) + el("ipAddress", i.public))
 	}
@@ -298,6 +321,7 @@ func (i *instance) xml(tags []tag) string {
 	return nest("item", b.String())
 }
 
+// stateXML is a state under the name that it has in an answer: now, before, or of an instance.
 func stateXML(name, state string) string {
 	return nest(name, el("code", itoa(codes[state])), el("name", state))
 }
@@ -318,6 +342,7 @@ func (s *Server) strangers() {
 		for range n {
 			i := s.enter(s.cfg.Types[0], s.cfg.Subnets[0], subject{})
 			i.state, i.ami = running, s.cfg.Images[0].ID
+			// An untagged one is what somebody has made by hand in the same account.
 			if l.what == "foreign" {
 				i.tags = []tag{{ownerTag, "a-stranger"}, {"muster-token", "their-" + itoa(i.n)}}
 			}
@@ -331,6 +356,7 @@ func (s *Server) enter(kind Type, in Subnet, about subject) *instance {
 	now := s.now()
 	i := &instance{n: n, id: fmt.Sprintf("i-%017x", n), kind: kind, zone: in.Zone, subnet: in.ID, created: now, state: pending, until: now,
 		address: fmt.Sprintf("10.%d.%d.%d", n>>16&255, n>>8&255, n&255), seen: [2]time.Time{now, now}, tagged: now}
+	// Each replica draws its own time: between the two, the answers of two calls differ.
 	about.n = n
 	if l := s.striking("list", "late", about); l != nil {
 		i.seen = [2]time.Time{now.Add(l.Moment()), now.Add(l.Moment())}
@@ -346,6 +372,7 @@ func (s *Server) enter(kind Type, in Subnet, about subject) *instance {
 	}
 	i.leaves = s.striking("instance", "leaves", about) != nil
 	s.destine(i, about)
+	// Also what ends at once is in the books: tests count what was ever made.
 	s.instances, s.byID[i.id] = append(s.instances, i), i
 	return i
 }
@@ -354,6 +381,7 @@ func (s *Server) enter(kind Type, in Subnet, about subject) *instance {
 func (s *Server) destine(i *instance, about subject) {
 	for _, l := range s.script {
 		spotOnly := l.what == "taken" && about.market != "spot"
+		// Only a spot instance is taken, so that a line without a market does not strike the others.
 		if l.where != "instance" || l.what != "fails" && l.what != "taken" && l.what != "dies" || spotOnly || !l.strikes(about, s.now().Sub(s.played)) {
 			continue
 		}
@@ -373,6 +401,7 @@ func (s *Server) destine(i *instance, about subject) {
 
 // free is how many addresses a subnet has. Stopped instances keep theirs. mu is held.
 func (s *Server) free(in Subnet) int {
+	// The count is made anew each time: tests have few instances, and a counter could drift from them.
 	n := in.Free
 	if l := s.striking("subnet", "free", subject{id: in.ID}); l != nil {
 		_, _ = fmt.Sscan(l.words[0], &n)

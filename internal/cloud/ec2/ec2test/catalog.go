@@ -27,8 +27,11 @@ func missing(ids []string, there func(string) bool) string {
 	return ""
 }
 
+// describeTypes has pages of 100 at most, while EC2 has some 900 types: a driver that reads one page
+// has not seen them.
 func (c *call) describeTypes() (string, *failure) {
 	names := c.values("InstanceType")
+	// One wrong name refuses the whole call, as for instances.
 	if m := missing(names, func(n string) bool {
 		return slices.ContainsFunc(c.s.cfg.Types, func(t Type) bool { return t.Name == n })
 	}); m != "" {
@@ -67,12 +70,16 @@ func (s *Server) zones() []string {
 	return out
 }
 
+// inZone reports whether a zone has the type at all, whatever its capacity is.
 func (s *Server) inZone(t Type, zone string) bool {
+	// Types that a zone does not have are what Unsupported is about.
 	return t.Zones == nil || slices.Contains(t.Zones, zone)
 }
 
+// describeTypeOfferings is where a driver learns that before a launch is refused for it.
 func (c *call) describeTypeOfferings() (string, *failure) {
 	place := c.form.Get("LocationType")
+	// Without a place EC2 means the region, which says nothing about zones.
 	if place != "" && place != "availability-zone" && place != "region" {
 		return "", fail(400, "InvalidParameterValue", "Value (%s) for parameter LocationType is invalid.", place)
 	}
@@ -95,6 +102,8 @@ func (c *call) describeTypeOfferings() (string, *failure) {
 	})
 }
 
+// describeSubnets tells how many addresses are free now. Others launch into the same subnets, so a
+// launch can be refused all the same.
 func (c *call) describeSubnets() (string, *failure) {
 	ids := c.values("SubnetId")
 	if m := missing(ids, func(id string) bool {
@@ -116,6 +125,7 @@ func (c *call) describeSubnets() (string, *failure) {
 	})
 }
 
+// describeImages tells the name of the root device, without which no disk can be given a size.
 func (c *call) describeImages() (string, *failure) {
 	ids := c.values("ImageId")
 	if m := missing(ids, func(id string) bool {
@@ -136,6 +146,8 @@ func (c *call) describeImages() (string, *failure) {
 	})
 }
 
+// describeSpotPrices has several rows for each type and zone, in no order, and with products that
+// nobody asked for unless they are filtered.
 func (c *call) describeSpotPrices() (string, *failure) {
 	if v := c.form.Get("StartTime"); v != "" {
 		if _, err := time.Parse(time.RFC3339, v); err != nil {
@@ -173,6 +185,7 @@ func (c *call) describeSpotPrices() (string, *failure) {
 // strict reads JSON and refuses members that it does not know.
 func strict(body []byte, into any) *failure {
 	d := json.NewDecoder(bytes.NewReader(body))
+	// As with forms: a misspelt member must not be ignored.
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
 		return fail(400, "SerializationException", "%s", err)
@@ -215,6 +228,7 @@ func (c *call) getProducts() (string, *failure) {
 	}
 	var list []string
 	for _, t := range c.s.cfg.Types {
+		// A reader that takes the first price of a type gets that of capacity blocks, which is 0.
 		for _, market := range []string{"CapacityBlock", "OnDemand"} {
 			own := map[string]string{"regionCode": c.s.cfg.Region, "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
 				"instanceType": t.Name, "marketoption": market}

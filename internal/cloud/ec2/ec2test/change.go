@@ -7,12 +7,17 @@ import (
 	"time"
 )
 
+// shape is what an id looks like; the short ones are those of instances from before 2016. EC2 tells an
+// id of another shape from one that it does not know.
 var shape = regexp.MustCompile(`^i-([0-9a-f]{8}|[0-9a-f]{17})$`)
 
+// malformed is refused before anything is looked up.
 func malformed(id string) *failure {
 	return fail(400, "InvalidInstanceID.Malformed", "Invalid id: \"%s\"", id)
 }
 
+// notFound names one id, although more may be missing, and says nothing of whether the instance runs:
+// a replica that does not know it yet answers the same.
 func notFound(id string) *failure {
 	return fail(400, "InvalidInstanceID.NotFound", "The instance ID '%s' does not exist", id)
 }
@@ -20,6 +25,7 @@ func notFound(id string) *failure {
 // find are the instances of ids, or the refusal of the first bad one: one wrong id spoils the whole
 // call. mu is held.
 func (s *Server) find(ids []string) ([]*instance, *failure) {
+	// All of a call are asked of one replica, as one call is answered by one host.
 	now, replica := s.now(), s.rand.IntN(2)
 	for _, id := range ids {
 		if !shape.MatchString(id) {
@@ -62,6 +68,8 @@ func (c *call) change() (string, *failure) {
 	return items, refused
 }
 
+// changeAll checks all instances before it changes one. It returns those whose machines are to be
+// started and stopped, which takes too long for the lock.
 func (c *call) changeAll(ids []string) (items string, start []*instance, stop []string, refused *failure) {
 	s := c.s
 	s.mu.Lock()
@@ -76,9 +84,11 @@ func (c *call) changeAll(ids []string) (items string, start []*instance, stop []
 		if wrong {
 			return "", nil, nil, fail(400, "IncorrectInstanceState", "The instance '%s' is not in a state from which it can be changed.", i.id)
 		}
+		// Only a persistent request lets its instance be stopped.
 		if c.action == "StopInstances" && i.spot {
 			return "", nil, nil, fail(400, "UnsupportedOperation", "You can't stop the Spot Instance '%s' because it is associated with a one-time Spot Instance request.", i.id)
 		}
+		// A stopped instance has no claim to the host that it ran on: capacity can be out at its start.
 		if c.action == "StartInstances" && i.state == stopped {
 			about := subject{action: c.action, kind: i.kind.Name, zone: i.zone, family: i.kind.Family, market: "on-demand", n: i.n}
 			if s.striking("create", "capacity", about) != nil {
@@ -86,6 +96,7 @@ func (c *call) changeAll(ids []string) (items string, start []*instance, stop []
 			}
 		}
 	}
+	// After all checks and before any change, as EC2 has it: a dry run says whether it would be allowed.
 	if c.form.Get("DryRun") == "true" {
 		return "", nil, nil, dryRun
 	}
@@ -93,6 +104,7 @@ func (c *call) changeAll(ids []string) (items string, start []*instance, stop []
 	for _, i := range found {
 		before := i.state
 		switch {
+		// Machines are stopped by the caller, once the lock is free: their end can take a while.
 		case c.action == "TerminateInstances" && !i.over():
 			i.end(now, "Client.UserInitiatedShutdown: User initiated shutdown")
 			stop = append(stop, i.id)
@@ -108,12 +120,15 @@ func (c *call) changeAll(ids []string) (items string, start []*instance, stop []
 	return nest("instancesSet", items), start, stop, nil
 }
 
+// createTags replaces tags of the same key. It checks no owner, as EC2 does not: that is the driver's,
+// or a policy's.
 func (c *call) createTags() (string, *failure) {
 	tags, refused := c.readTags("Tag")
 	ids := c.values("ResourceId")
 	switch {
 	case refused != nil:
 		return "", refused
+	// EC2 takes no call that would change nothing.
 	case len(tags) == 0 || len(ids) == 0:
 		return "", fail(400, "MissingParameter", "The request must contain resources and tags")
 	}
@@ -149,6 +164,7 @@ func (c *call) createTags() (string, *failure) {
 	return el("return", "true"), nil
 }
 
+// deleteVolume refuses a volume in use.
 func (c *call) deleteVolume() (string, *failure) {
 	s := c.s
 	s.mu.Lock()
@@ -158,6 +174,7 @@ func (c *call) deleteVolume() (string, *failure) {
 		if v.id != c.form.Get("VolumeId") || !v.deleted.IsZero() {
 			continue
 		}
+		// A driver that sweeps by the age of volumes and not by their state finds this.
 		if i := s.byID[v.instance]; i != nil && i.state != terminated {
 			return "", fail(400, "VolumeInUse", "Volume %s is currently attached to %s", v.id, i.id)
 		}
@@ -173,6 +190,7 @@ func (c *call) deleteVolume() (string, *failure) {
 // consoleAfter is how long an instance's console is empty.
 const consoleAfter = 30 * time.Second
 
+// consoleOutput is empty at first, and EC2 sends a success for that.
 func (c *call) consoleOutput() (string, *failure) {
 	s := c.s
 	s.mu.Lock()

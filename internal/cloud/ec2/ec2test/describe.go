@@ -8,6 +8,7 @@ import (
 
 // cursor is what a page token stands for.
 type cursor struct {
+	// rest is the list as it was at the first page. EC2 keeps none, which is what move is for.
 	query     string
 	rest      []string
 	last      string // the first of the page before
@@ -30,6 +31,8 @@ func (c *call) pages(all []string, least, most int) (now []string, next string, 
 		switch {
 		case k == nil:
 			return nil, "", fail(400, "InvalidParameterValue", "Unable to parse pagination token")
+		// A token that is used with another filter would show a page of another list. A driver that mixes
+		// two lists of its own is found out here.
 		case k.query != c.query():
 			return nil, "", fail(400, "InvalidPaginationToken", "The pagination token was made for other parameters")
 		case !k.goodUntil.IsZero() && s.now().After(k.goodUntil):
@@ -37,6 +40,7 @@ func (c *call) pages(all []string, least, most int) (now []string, next string, 
 		}
 		all = slices.Clone(k.rest)
 		if s.striking("list", "move", subject{action: c.action}) != nil && len(all) > 0 {
+			// EC2 promises no snapshot over pages. An instance can be on two of them, or on none.
 			if s.rand.IntN(2) == 0 {
 				all = append([]string{k.last}, all...)
 			} else {
@@ -70,6 +74,7 @@ func (s *Server) checkMachines() {
 		}
 	}
 	s.mu.Unlock()
+	// Asked without the lock: whether a process runs is not in the books.
 	for _, i := range look {
 		if s.cfg.Machines.State(i.id) {
 			continue
@@ -84,6 +89,8 @@ func (s *Server) checkMachines() {
 	}
 }
 
+// field finds what filters look at. Filters see the tags that the answer shows: one on a tag that has
+// not come yet leaves the instance out.
 func (i *instance) field(tags []tag) func(string) ([]string, bool) {
 	return func(name string) ([]string, bool) {
 		market := "on-demand"
@@ -119,6 +126,8 @@ func tagField(tags []tag, name string) ([]string, bool) {
 	return nil, true
 }
 
+// describeInstances answers from one of two replicas. Ids that are named must all be known to it;
+// filters just select less.
 func (c *call) describeInstances() (string, *failure) {
 	s := c.s
 	s.checkMachines()
@@ -127,6 +136,7 @@ func (c *call) describeInstances() (string, *failure) {
 		return "", refused
 	}
 	ids := c.values("InstanceId")
+	// EC2 has no pages for ids that are named.
 	if len(ids) > 0 && (c.form.Has("MaxResults") || c.form.Has("NextToken")) {
 		return "", fail(400, "InvalidParameterCombination", "The parameter instancesSet cannot be used with the parameter maxResults")
 	}
@@ -140,6 +150,7 @@ func (c *call) describeInstances() (string, *failure) {
 		if look, refused = s.find(ids); refused != nil {
 			return "", refused
 		}
+		// Instances that are named were found by find, which has asked a replica already.
 		replica = -1
 	}
 	for _, i := range look {
@@ -151,6 +162,7 @@ func (c *call) describeInstances() (string, *failure) {
 			all = append(all, i.id)
 		}
 	}
+	// A filter that does not exist is refused even when there is nothing that it could select.
 	if len(look) == 0 {
 		if _, refused := fits(filters, (&instance{}).field(nil)); refused != nil {
 			return "", refused
@@ -167,6 +179,7 @@ func (c *call) describeInstances() (string, *failure) {
 func reservations(s *Server, ids []string, now time.Time) string {
 	var b strings.Builder
 	for k := 0; k < len(ids); {
+		// Instances of one launch are one reservation, also if a page divides it in two.
 		first, items := s.byID[ids[k]], ""
 		for ; k < len(ids) && s.byID[ids[k]].reservation == first.reservation; k++ {
 			i := s.byID[ids[k]]
@@ -177,6 +190,7 @@ func reservations(s *Server, ids []string, now time.Time) string {
 	return nest("reservationSet", b.String())
 }
 
+// describeStatus shows running instances only, unless it is asked for all.
 func (c *call) describeStatus() (string, *failure) {
 	return c.listed("instanceStatusSet", 5, 1000, func(now time.Time) []row {
 		var rows []row
@@ -193,11 +207,14 @@ func (c *call) describeStatus() (string, *failure) {
 	})
 }
 
+// describeSpotRequests is where EC2's API tells of a notice. The instances themselves show nothing of
+// it until they end.
 func (c *call) describeSpotRequests() (string, *failure) {
 	ids := c.values("SpotInstanceRequestId")
 	return c.listed("spotInstanceRequestSet", 5, 1000, func(now time.Time) []row {
 		var rows []row
 		for _, i := range c.s.instances {
+			// Requests are listed as late as their instances.
 			if !i.spot || !i.listed(1, now) || len(ids) > 0 && !slices.Contains(ids, i.request) {
 				continue
 			}
@@ -218,6 +235,7 @@ func (c *call) describeSpotRequests() (string, *failure) {
 	})
 }
 
+// describeVolumes has pages of 500 at most, half as many as other lists.
 func (c *call) describeVolumes() (string, *failure) {
 	ids := c.values("VolumeId")
 	return c.listed("volumeSet", 5, 500, func(time.Time) []row {
@@ -226,6 +244,7 @@ func (c *call) describeVolumes() (string, *failure) {
 			if !v.deleted.IsZero() || len(ids) > 0 && !slices.Contains(ids, v.id) {
 				continue
 			}
+			// A volume is in use until its instance has ended whole, and not when that begins.
 			status := "in-use"
 			if i := c.s.byID[v.instance]; i == nil || i.state == terminated {
 				status = "available"

@@ -15,10 +15,14 @@ type bucket struct {
 // limit is the size of a bucket and what flows in per second, as EC2's throttling page has it.
 type limit struct{ size, perSecond float64 }
 
+// The numbers are those of "Request throttling for the Amazon EC2 API". They are shared by all
+// programs of an account in a region, so a driver must not count on all of them.
 var requestLimits = map[string]limit{
 	"RunInstances": {5, 2}, "TerminateInstances": {100, 5}, "StartInstances": {5, 2}, "CreateTags": {100, 10},
 }
 
+// instanceLimits are buckets of instances. A refill of two a second is what many launches meet first
+// once the bucket of a thousand is empty.
 var instanceLimits = map[string]limit{
 	"RunInstances": {1000, 2}, "TerminateInstances": {1000, 20}, "StartInstances": {1000, 2}, "StopInstances": {1000, 20},
 }
@@ -40,6 +44,7 @@ func (c *call) requestLimit() (string, limit) {
 
 // spend takes a call out of the buckets, if the script has switched them on.
 func (s *Server) spend(c *call) *failure {
+	// The parameter store and the price list have limits of their own, far above what is asked here.
 	if c.target != "" {
 		return nil
 	}
@@ -52,10 +57,13 @@ func (s *Server) spend(c *call) *failure {
 	factor, _ := strconv.ParseFloat(l.words[0], 64)
 	name, most := c.requestLimit()
 	instances, counted := instanceLimits[c.action]
+	// Instances are counted beside requests: one launch of a thousand takes as much as a thousand.
 	n := len(c.values("InstanceId"))
 	if c.action == "RunInstances" {
 		n, _ = strconv.Atoi(c.form.Get("MaxCount"))
 	}
+	// A refused call costs nothing here. At EC2 it is not documented; a driver that repeats at once gets
+	// nothing either way.
 	ok := s.has(name, most, factor, 1)
 	if ok && counted && c.form.Get("DryRun") != "true" {
 		if ok = s.has(name+" instances", instances, factor, float64(n)); ok {
@@ -71,6 +79,7 @@ func (s *Server) spend(c *call) *failure {
 
 // has fills a bucket up to now and reports whether n can be taken. mu is held.
 func (s *Server) has(name string, l limit, factor, n float64) bool {
+	// However small the factor is, one call fits: a bucket that nothing fits in would never let any through.
 	size := max(1, l.size*factor)
 	b := s.buckets[name]
 	if b == nil {

@@ -39,8 +39,10 @@ var known = map[string][]string{
 	"DeleteVolume":                 {"VolumeId", "DryRun"},
 }
 
+// These are in nearly every list.
 const filterName, filterValue = "Filter.N.Name", "Filter.N.Value.N"
 
+// EC2 counts from 1; an index of 0 is a parameter that it does not know.
 var numeric = regexp.MustCompile(`\.[1-9][0-9]*(\.|$)`)
 
 // generic is a parameter's name with N for each number.
@@ -60,6 +62,8 @@ func (c *call) checkForm() *failure {
 	if v := c.form.Get("Version"); v != "2016-11-15" {
 		return fail(400, "InvalidParameterValue", "The version %q is not valid", v)
 	}
+	// EC2 ignores some parameters that it does not know, and a misspelt tag is then an instance without
+	// owner. Here each is an error.
 	for _, name := range slices.Sorted(maps.Keys(c.form)) {
 		if name != "Action" && name != "Version" && !slices.Contains(names, generic(name)) {
 			return fail(400, "UnknownParameter", "The parameter %s is not recognized", name)
@@ -92,10 +96,12 @@ type filter struct {
 // maxValues is the most values of one filter.
 const maxValues = 200
 
+// filters reads them up to the first number that is left out, as EC2 does.
 func (c *call) filters() ([]filter, *failure) {
 	var out []filter
 	for n := 1; c.form.Has("Filter." + itoa(n) + ".Name"); n++ {
 		f := filter{c.form.Get("Filter." + itoa(n) + ".Name"), c.values("Filter." + itoa(n) + ".Value")}
+		// A filter without values would select everything at one cloud and nothing at another.
 		if len(f.values) == 0 || len(f.values) > maxValues {
 			return nil, fail(400, "FilterLimitExceeded", "Filter %s has %d values; it may have 1 to %d", f.name, len(f.values), maxValues)
 		}
@@ -149,6 +155,7 @@ func match(pattern, text string) bool {
 // size is how many results a page may have.
 func (c *call) size(least, most int) (int, *failure) {
 	v := c.form.Get("MaxResults")
+	// Without a size EC2 sends as much as it likes; the largest page is what costs a driver most memory.
 	if v == "" {
 		return most, nil
 	}

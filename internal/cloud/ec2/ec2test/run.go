@@ -24,6 +24,7 @@ type usedToken struct {
 
 // launch is what RunInstances asks for, checked.
 type launch struct {
+	// All of it was checked against the configuration, so what is made of it needs no errors.
 	kind        Type
 	subnet      Subnet
 	image       Image
@@ -39,6 +40,7 @@ type launch struct {
 // wanted is what the script may select a launch by. mu is held.
 func (s *Server) wanted(form map[string][]string) subject {
 	get := func(k string) string { return strings.Join(form[k], "") }
+	// The subnet stands for its zone: EC2 is not told the zone of a launch otherwise, and scripts name zones.
 	about := subject{action: "RunInstances", kind: get("InstanceType"), market: cmp.Or(get("InstanceMarketOptions.MarketType"), "on-demand"),
 		id: cmp.Or(get("NetworkInterface.1.SubnetId"), get("SubnetId")), zone: get("Placement.AvailabilityZone"), n: len(s.instances) + 1}
 	for _, in := range s.cfg.Subnets {
@@ -59,6 +61,8 @@ func (c *call) readLaunch() (*launch, *failure) {
 	var l launch
 	s := c.s
 	get := c.form.Get
+	// EC2 checks one thing after another and names the first that is wrong. The order here is close to its
+	// own, since operators see these sentences.
 	for _, name := range []string{"ImageId", "InstanceType", "MinCount", "MaxCount"} {
 		if get(name) == "" {
 			return nil, fail(400, "MissingParameter", "The request must contain the parameter %s", name)
@@ -73,6 +77,7 @@ func (c *call) readLaunch() (*launch, *failure) {
 		return nil, fail(400, "InvalidAMIID.NotFound", "The image id '[%s]' does not exist", get("ImageId"))
 	}
 	l.image = s.cfg.Images[at]
+	// The fault of a pool with types of two architectures and one image.
 	if l.image.Arch != l.kind.Arch {
 		return nil, fail(400, "InvalidParameterValue", "The architecture '%s' of the specified instance type does not match the architecture '%s' of the specified AMI.", l.kind.Arch, l.image.Arch)
 	}
@@ -103,6 +108,7 @@ func (c *call) readLaunch() (*launch, *failure) {
 // readPlace checks the network of a launch.
 func (c *call) readPlace(l *launch) *failure {
 	get, s := c.form.Get, c.s
+	// A public address can be asked for within an interface only, and then the subnet belongs there too.
 	inside := c.form.Has("NetworkInterface.1.DeviceIndex") || c.form.Has("NetworkInterface.1.SubnetId")
 	if inside && (get("SubnetId") != "" || c.form.Has("SecurityGroupId.1")) {
 		return fail(400, "InvalidParameterCombination", "Network interfaces and an instance-level subnet ID or security groups may not be specified on the same request")
@@ -146,6 +152,7 @@ func (c *call) readTagSpecs(l *launch) *failure {
 		if !slices.Contains([]string{"instance", "volume", "network-interface", "spot-instances-request"}, kind) {
 			return fail(400, "InvalidParameterValue", "'%s' is not a valid taggable resource type for this operation.", kind)
 		}
+		// Tags of a request that is not made would be lost without a word at another cloud; EC2 refuses them.
 		if kind == "spot-instances-request" && c.form.Get("InstanceMarketOptions.MarketType") != "spot" {
 			return fail(400, "InvalidParameterValue", "The spot-instances-request resource type is for spot launches only")
 		}
@@ -171,6 +178,7 @@ func (c *call) readTags(at string) (map[string]string, *failure) {
 			return nil, fail(400, "InvalidParameterValue", "Duplicate tag key '%s' specified.", k)
 		case k == "" || len([]rune(k)) > 128 || len([]rune(v)) > 256:
 			return nil, fail(400, "InvalidParameterValue", "Tag key or value of %q is too long, or the key is empty", k)
+		// Reserved in any case of letters.
 		case strings.HasPrefix(strings.ToLower(k), "aws:"):
 			return nil, fail(400, "InvalidParameterValue", "Tag keys starting with 'aws:' are reserved for internal use")
 		}
@@ -204,6 +212,7 @@ func (c *call) readOptions(l *launch) *failure {
 	if l.spot && l.kind.Spot == 0 {
 		return fail(400, "InvalidParameterValue", "The instance type %s is not supported for Spot", l.kind.Name)
 	}
+	// 8 GiB is the size of the snapshot of the images here. A smaller disk cannot hold it.
 	l.size, l.keepVolume = 8, c.form.Get("BlockDeviceMapping.1.Ebs.DeleteOnTermination") == "false"
 	if v := c.form.Get("BlockDeviceMapping.1.Ebs.VolumeSize"); v != "" {
 		n, err := strconv.Atoi(v)
@@ -212,12 +221,14 @@ func (c *call) readOptions(l *launch) *failure {
 		}
 		l.size = n
 	}
+	// Under another device name EC2 would make a second disk and leave the root as small as the image.
 	if c.form.Has("BlockDeviceMapping.1.Ebs.VolumeSize") && c.form.Get("BlockDeviceMapping.1.DeviceName") != l.image.Root {
 		return fail(400, "InvalidBlockDeviceMapping", "The device %q is not the root device of the image", c.form.Get("BlockDeviceMapping.1.DeviceName"))
 	}
 	return nil
 }
 
+// runInstances checks the launch before its token: a form that is wrong uses none up.
 func (c *call) runInstances() (string, *failure) {
 	l, refused := c.readLaunch()
 	if refused != nil {
@@ -230,6 +241,8 @@ func (c *call) runInstances() (string, *failure) {
 	// The token of a launch in a subnet is known in the subnet's zone only.
 	key, query := l.subnet.Zone+"/"+c.form.Get("ClientToken"), c.query()
 	s.mu.Lock()
+	// A launch that was refused keeps its parameters too: a driver that changes them under the same token
+	// is refused for ever, also once there is capacity.
 	used := s.tokens[key]
 	if c.form.Get("ClientToken") == "" {
 		used = nil
@@ -243,6 +256,7 @@ func (c *call) runInstances() (string, *failure) {
 	if c.form.Get("ClientToken") != "" {
 		s.tokens[key] = used
 	}
+	// Only after the answer was given, whole or not: until then a second call with the token waits.
 	c.finished = func() { close(used.done) }
 	n, refused := s.admit(l, s.wanted(c.form))
 	if refused == nil {
@@ -254,6 +268,7 @@ func (c *call) runInstances() (string, *failure) {
 	if refused != nil {
 		return "", refused
 	}
+	// A machine takes a tenth of a second to come. Without the lock, other calls go on meanwhile.
 	s.startMachines(used.made)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,6 +283,7 @@ func (s *Server) startMachines(made []*instance) {
 	for _, i := range made {
 		address, err := s.cfg.Machines.StartInLaunch(i.id, i.index, i.userData)
 		s.mu.Lock()
+		// An instance whose machine did not come is one that EC2 accepted and ended.
 		if err != nil {
 			i.end(s.now(), "Server.InternalError: "+err.Error())
 		} else if address != "" {
@@ -285,6 +301,8 @@ func (s *Server) startMachines(made []*instance) {
 	}
 }
 
+// launched is the answer of a launch. Its instances have their tags here even where lists show them
+// later, unless it is a replay and the script says otherwise.
 func launched(made []*instance, tags bool) string {
 	items := ""
 	for _, i := range made {
@@ -299,6 +317,7 @@ func launched(made []*instance, tags bool) string {
 
 // replay answers a launch whose token was used before.
 func (c *call) replay(used *usedToken, query string, busy bool) (string, *failure) {
+	// All parameters count, user data and tags included: one byte makes it another request.
 	if used.query != query {
 		return "", fail(400, "IdempotentParameterMismatch", "Arguments on this idempotent request are inconsistent with arguments used in previous request(s).")
 	}
@@ -340,6 +359,8 @@ func (c *call) replay(used *usedToken, query string, busy bool) (string, *failur
 		return launched(used.made, true), nil
 	}
 	for _, i := range used.made {
+		// Since January 2025 an error; before that, the answer was the dead instance, which drivers took for
+		// a new one.
 		if i.advance(s.now()); i.over() && s.striking("token", "corpse", about) == nil {
 			return "", fail(400, "IdempotentInstanceTerminated", "The instances of this client token have been terminated: %s", i.id)
 		}
@@ -349,11 +370,13 @@ func (c *call) replay(used *usedToken, query string, busy bool) (string, *failur
 
 // admit is how many instances there is capacity for. mu is held.
 func (s *Server) admit(l *launch, about subject) (int, *failure) {
+	// What has ended by now has given its address back, if it had one.
 	s.settle()
 	n := l.most
 	if s.striking("create", "capacity", about) != nil {
 		return 0, fail(500, "InsufficientInstanceCapacity", "We currently do not have sufficient %s capacity in the Availability Zone you requested (%s).", l.kind.Name, l.subnet.Zone)
 	}
+	// Between MinCount and MaxCount EC2 makes what it has.
 	if p := s.striking("create", "partial", about); p != nil {
 		if n = min(n, p.number("max")); n < l.least {
 			return 0, fail(500, "InsufficientInstanceCapacity", "Insufficient capacity.")
@@ -364,6 +387,8 @@ func (s *Server) admit(l *launch, about subject) (int, *failure) {
 	}
 	if q := s.striking("account", "quota", subject{family: l.kind.Family, market: about.market}); q != nil {
 		used := 0
+		// Stopped instances count for no quota, and ended ones for a while: a driver that replaces a machine
+		// at once can be refused.
 		for _, i := range s.instances {
 			if i.kind.Family == l.kind.Family && (i.state != stopped) && (!i.over() || s.now().Sub(i.ended) < countsOn) {
 				used += i.kind.CPUs
@@ -386,16 +411,19 @@ func (s *Server) make(c *call, l *launch, k int) *instance {
 	i.userData, i.onPoweroff = l.userData, cmp.Or(c.form.Get("InstanceInitiatedShutdownBehavior"), "stop")
 	setTags(&i.tags, l.tags["instance"])
 	setTags(&i.requestTags, l.tags["spot-instances-request"])
+	// The request outlives the instance in lists, and is where a notice shows.
 	if l.spot {
 		i.request = fmt.Sprintf("sir-%08x", i.n)
 	}
 	if l.public {
 		i.public = fmt.Sprintf("198.51.%d.%d", i.n>>8&255, i.n&255)
 	}
+	// Each instance has one disk, in its zone. What becomes of it is seen when the instance has ended.
 	v := &volume{id: fmt.Sprintf("vol-%017x", i.n), instance: i.id, zone: i.zone, size: l.size, keep: l.keepVolume || i.leaves, created: i.created}
 	setTags(&v.tags, maps.Clone(l.tags["volume"]))
 	s.volumes = append(s.volumes, v)
 	return i
 }
 
+// dryRun is a refusal that means yes.
 var dryRun = fail(412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")

@@ -51,6 +51,7 @@ func parseScript(text string, seed uint64) ([]*line, error) {
 	return out, err
 }
 
+// parseLine refuses what it does not understand whole. A fault that was misspelt would never happen.
 func parseLine(raw string) (*line, error) {
 	where, rest, ok := strings.Cut(raw, ":")
 	known := takes[where]
@@ -78,6 +79,7 @@ func parseLine(raw string) (*line, error) {
 			return nil, err
 		}
 	}
+	// What is left out is said at once. A line that never strikes would make a test pass for nothing.
 	if l.where == "account" && l.what == "quota" && (l.number("max") <= 0 || l.at["family"] == "") {
 		return nil, errors.New("quota needs family= and max=")
 	}
@@ -140,6 +142,7 @@ func (l *line) word(f string) error {
 	return err
 }
 
+// number is a value that word has checked; 0 if the line does not have it.
 func (l *line) number(key string) int {
 	n, _ := strconv.Atoi(l.at[key])
 	return n
@@ -153,6 +156,8 @@ type subject struct {
 
 // strikes reports whether the line strikes now. Server.mu is held.
 func (l *line) strikes(s subject, since time.Duration) bool {
+	// A selection of a field that the call does not have does not fit: a line about a zone says nothing
+	// about calls without one.
 	for key, own := range map[string]string{"action": s.action, "type": s.kind, "zone": s.zone, "market": s.market, "family": s.family, "id": s.id} {
 		if want, ok := l.at[key]; ok && want != own {
 			return false

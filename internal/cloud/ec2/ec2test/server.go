@@ -50,18 +50,22 @@ type Image struct{ ID, Name, Arch, Root string }
 
 // Config is what a Server has. Every field has a default, which Default gives.
 type Config struct {
-	Region  string
-	VPC     string
-	Keys    []Key
+	// Region is part of each signature's scope; VPC is that of all subnets.
+	Region string
+	VPC    string
+	Keys   []Key
+	// Types are in the order in which lists have them.
 	Types   []Type
 	Subnets []Subnet
 	Groups  []string
 	Images  []Image
 	// Parameters are those of the parameter store, by name.
 	Parameters map[string]string
-	Machines   Machines
-	Script     string
-	Seed       uint64
+	// Machines nil: instances are rows in the books, and run as long as they say so.
+	Machines Machines
+	Script   string
+	// Seed is where chance begins: one seed and one order of calls, one outcome.
+	Seed uint64
 }
 
 // Default is a region with two zones, three subnets, a few types, and Debian.
@@ -88,6 +92,8 @@ func Default() Config {
 type Server struct {
 	cfg Config
 
+	// mu guards all that follows. It is never held while a machine is started or stopped, nor while an
+	// answer is sent.
 	mu     sync.Mutex
 	script []*line
 	played time.Time
@@ -106,6 +112,7 @@ type requests struct {
 // New makes a server. Fields of the configuration that are zero get their default.
 func New(cfg Config) (*Server, error) {
 	d := Default()
+	// A configuration of one field is a whole one, so that tests say only what they are about.
 	cfg.Region, cfg.VPC = cmp.Or(cfg.Region, d.Region), cmp.Or(cfg.VPC, d.VPC)
 	fillIn(&cfg.Keys, d.Keys)
 	fillIn(&cfg.Types, d.Types)
@@ -121,6 +128,8 @@ func New(cfg Config) (*Server, error) {
 	return s, s.Play(cfg.Script)
 }
 
+// fillIn gives a list its default. An empty list cannot be wanted: an account without keys or types
+// answers nothing.
 func fillIn[T any](field *[]T, with []T) {
 	if len(*field) == 0 {
 		*field = with
@@ -155,6 +164,8 @@ func (s *Server) keyOf(id string) (Key, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keys := s.cfg.Keys
+	// The first key until the script rotates, and then the second: never both, as after a rotation that
+	// deletes the old one.
 	if len(keys) > 1 {
 		if s.striking("account", "rotate", subject{}) != nil {
 			keys = keys[1:]
@@ -188,9 +199,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
+	// The parameter store and the price list speak JSON and name what they do in a header; EC2 has a form.
 	c := &call{s: s, ctx: r.Context(), target: r.Header.Get("X-Amz-Target")}
 	if c.target == "" {
 		form, err := url.ParseQuery(string(body))
+		// EC2 would take GET as well. The driver posts, since a URL with user data ends up in logs.
 		if err != nil || r.Method != http.MethodPost {
 			form = url.Values{}
 		}
@@ -200,6 +213,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.body = body
 	}
 	c.request = s.number(c.action)
+	// The order is EC2's: who calls, then whether the form is one, then limits, and then what it asks.
+	// A driver that sends a wrong form learns of a wrong key first.
 	refused := s.authorize(r, body, s.now().Add(s.skew()))
 	if refused == nil && c.target == "" {
 		refused = c.checkForm()
@@ -219,6 +234,7 @@ type call struct {
 	finished func()
 }
 
+// number counts a call, refused or not, and gives it the id by which AWS's support would find it.
 func (s *Server) number(action string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,6 +253,7 @@ func (s *Server) answer(w http.ResponseWriter, c *call, refused *failure) {
 			refused = way.refusal()
 		}
 	}
+	// A call that the script refuses takes nothing out of the buckets.
 	if refused == nil {
 		refused = s.spend(c)
 	}
@@ -248,6 +265,7 @@ func (s *Server) answer(w http.ResponseWriter, c *call, refused *failure) {
 	if refused == nil {
 		inner, refused = c.do()
 	}
+	// Done, and answered as if it were not: what a driver must not take for a refusal.
 	if way != nil && way.what == "internal" && refused == nil {
 		refused = fail(500, "InternalError", "An internal error has occurred")
 	}
@@ -322,6 +340,8 @@ func (c *call) disturb(w http.ResponseWriter, way *line, text string) bool {
 			abort(w, "", 0)
 		case "middle":
 			abort(w, text[:len(text)/2], len(text))
+		// Whether a client believes a whole body under a broken length is its own affair; the cloud has
+		// done the call in each of the three cases.
 		default:
 			// The body is whole, and the header promised more.
 			abort(w, text, len(text)+1)
@@ -340,6 +360,7 @@ func (c *call) wait(d time.Duration) {
 	}
 }
 
+// page is what stands between a client and EC2 when that does not answer: HTML, whatever was asked.
 func page(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html")
 	w.WriteHeader(http.StatusServiceUnavailable)
@@ -349,11 +370,15 @@ func page(w http.ResponseWriter) {
 // Transport calls the server without a network, in the caller's goroutine.
 func (s *Server) Transport() http.RoundTripper { return memory{s} }
 
+// memory is a transport without sockets, since nothing in a bubble may wait for the network.
 type memory struct{ h http.Handler }
 
+// errClosed is what a client gets of a connection that ended before the answer.
 var errClosed = errors.New("ec2test: the connection was closed")
 
+// RoundTrip is http.RoundTripper's. An answer that was cut is one whose body ends in an error.
 func (m memory) RoundTrip(r *http.Request) (*http.Response, error) {
+	// A real transport would change neither the caller's request nor its body.
 	own := r.Clone(r.Context())
 	if own.Body == nil {
 		own.Body = http.NoBody
@@ -365,6 +390,7 @@ func (m memory) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case r.Context().Err() != nil:
 		return nil, r.Context().Err()
+	// Nothing was sent yet, so the client sees a connection that was closed, and no answer.
 	case aborted && w.status == 0:
 		return nil, errClosed
 	}
@@ -382,6 +408,7 @@ type cut struct{}
 
 func (cut) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
+// memoryAnswer keeps an answer until it is whole: nobody reads along.
 type memoryAnswer struct {
 	header http.Header
 	status int
@@ -397,10 +424,12 @@ func (w *memoryAnswer) Write(b []byte) (int, error) {
 	return w.body.Write(b)
 }
 
+// serve has the handler answer, and reports whether it closed the connection.
 func (w *memoryAnswer) serve(h http.Handler, r *http.Request) (aborted bool) {
 	defer func() {
 		switch got := recover(); got {
 		case nil:
+		// What net/http does with this panic in a server: it closes the connection and says nothing.
 		case http.ErrAbortHandler:
 			aborted = true
 		default:

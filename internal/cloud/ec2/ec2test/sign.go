@@ -39,6 +39,7 @@ func (s *Server) authorize(r *http.Request, body []byte, now time.Time) *failure
 	if err != nil || !strings.HasPrefix(date, scope[1]) {
 		return fail(400, "IncompleteSignature", "Date must be in ISO-8601 'basic format' and agree with the credential scope")
 	}
+	// EC2 says RequestExpired for a clock that is ahead as well. The driver's error has to name the clock.
 	if d := now.Sub(at); d > maxSkew || d < -maxSkew {
 		return fail(400, "RequestExpired", "Request has expired.")
 	}
@@ -46,9 +47,11 @@ func (s *Server) authorize(r *http.Request, body []byte, now time.Time) *failure
 	if !known {
 		return fail(401, "AuthFailure", "AWS was not able to validate the provided access credentials")
 	}
+	// The price list is served in a few regions only, so its scope has another one.
 	if want := serviceOf(r); scope[3] != want || want == "ec2" && scope[2] != s.cfg.Region {
 		return fail(403, "SignatureDoesNotMatch", "Credential should be scoped to service %s in region %s", want, s.cfg.Region)
 	}
+	// A role's credentials are three parts. One without the third is another identity.
 	if key.Session != r.Header.Get("X-Amz-Security-Token") {
 		return fail(401, "AuthFailure", "The security token included in the request is invalid")
 	}
@@ -62,6 +65,7 @@ func (s *Server) authorize(r *http.Request, body []byte, now time.Time) *failure
 	return nil
 }
 
+// serviceOf tells by the target which of the three services on this address is called.
 func serviceOf(r *http.Request) string {
 	switch target := r.Header.Get("X-Amz-Target"); {
 	case strings.HasPrefix(target, "AmazonSSM."):
@@ -85,6 +89,7 @@ func signature(r *http.Request, body []byte, secret string, scope []string, date
 		switch name {
 		case "host":
 			value = r.Host
+		// Go keeps the length out of the header, and the signature covers it if the client says so.
 		case "content-length":
 			value = r.Header.Get("Content-Length")
 			if value == "" {
@@ -102,14 +107,17 @@ func signature(r *http.Request, body []byte, secret string, scope []string, date
 	return hex.EncodeToString(mac(key, text))
 }
 
+// canonicalQuery is sorted by name; the caller writes spaces as version 4 wants them.
 func canonicalQuery(q url.Values) string { return q.Encode() }
 
+// mac is one step of the chain by which a key is bound to a day, a region and a service.
 func mac(key []byte, text string) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(text))
 	return h.Sum(nil)
 }
 
+// hexSum covers the body, so that nobody on the way can change it.
 func hexSum(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])

@@ -16,10 +16,12 @@ type failure struct {
 	code, message string
 }
 
+// fail makes a refusal. Clients go by the code: the same status stands for many.
 func fail(status int, code, format string, args ...any) *failure {
 	return &failure{status, code, fmt.Sprintf(format, args...)}
 }
 
+// xml is the failure as EC2 writes it, with the request's id in another case than answers have it.
 func (f *failure) xml(request string) string {
 	return header + `<Response><Errors><Error>` + el("Code", f.code) + el("Message", f.message) + `</Error></Errors>` + el("RequestID", request) + `</Response>`
 }
@@ -30,6 +32,7 @@ func (f *failure) json() string {
 	return string(b)
 }
 
+// header begins every document.
 const header = `<?xml version="1.0" encoding="UTF-8"?>` + "\n"
 
 // response is the answer of an action.
@@ -54,8 +57,10 @@ func nest(name string, inner ...string) string {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
+// stamp is a time as EC2 writes it, always with thousandths.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
+// tagsXML writes empty values as well: an empty intent is a tag, and no tag is another thing.
 func tagsXML(tags []tag) string {
 	var b strings.Builder
 	for _, t := range tags {
@@ -64,6 +69,7 @@ func tagsXML(tags []tag) string {
 	return nest("tagSet", b.String())
 }
 
+// escaped keeps a value that looks like XML a value.
 func escaped(s string) string {
 	var b strings.Builder
 	_ = xml.EscapeText(&b, []byte(s))
@@ -80,5 +86,6 @@ func abort(w http.ResponseWriter, part string, of int) {
 			f.Flush()
 		}
 	}
+	// net/http closes the connection on this and logs nothing.
 	panic(http.ErrAbortHandler)
 }

@@ -26,16 +26,21 @@ type metadata struct {
 	tokens map[string]time.Time
 }
 
+// Header fields of the service's second version.
 const (
 	tokenTTL   = "X-aws-ec2-metadata-token-ttl-seconds"
 	tokenField = "X-aws-ec2-metadata-token"
 )
 
+// ServeHTTP answers what agents ask for, and 404 to all else, as the service does for what it does not
+// have.
 func (m *metadata) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPut && r.URL.Path == "/latest/api/token" {
 		m.makeToken(w, r)
 		return
 	}
+	// Version 2 only: a request without a token is what reaches the service through a careless proxy, and
+	// instances are launched so that it is refused.
 	m.mu.Lock()
 	until, ok := m.tokens[r.Header.Get(tokenField)]
 	m.mu.Unlock()
@@ -64,12 +69,15 @@ func (m *metadata) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	// A reader must not take it for a failure, nor a failure for it.
 	// 404 is how the service says that there is no notice.
 	w.WriteHeader(http.StatusNotFound)
 }
 
+// makeToken gives a token for as long as the caller wants it.
 func (m *metadata) makeToken(w http.ResponseWriter, r *http.Request) {
 	seconds, err := strconv.Atoi(r.Header.Get(tokenTTL))
+	// Six hours are the longest that the service gives.
 	if err != nil || seconds < 1 || seconds > 21600 {
 		w.WriteHeader(http.StatusBadRequest)
 		return
@@ -91,6 +99,8 @@ func listenInside(ctx context.Context, namespace, address string) (net.Listener,
 	}
 	done := make(chan result, 1)
 	go func() {
+		// Never unlocked: the runtime ends the thread with the goroutine, so no other one ever runs in the
+		// namespace.
 		runtime.LockOSThread()
 		f, err := os.Open("/run/netns/" + namespace)
 		if err != nil {
@@ -103,6 +113,7 @@ func listenInside(ctx context.Context, namespace, address string) (net.Listener,
 			return
 		}
 		var c net.ListenConfig
+		// The socket stays in the namespace in which it was made, whichever thread accepts on it.
 		l, err := c.Listen(ctx, "tcp4", address)
 		done <- result{l, err}
 	}()

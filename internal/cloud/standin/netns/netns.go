@@ -120,12 +120,14 @@ func (m *Machines) StartInLaunch(id string, index int, document []byte) (address
 	if err != nil {
 		return "", err
 	}
+	// A machine of that id may be left from before, as after a stop and a start of its instance.
 	m.Stop(id)
 	m.mu.Lock()
 	if m.n >= maxMachines {
 		m.mu.Unlock()
 		return "", fmt.Errorf("netns: %d machines were made, and there may be no more", m.n)
 	}
+	// Numbers are not used again, although machines go: a late packet of one must not reach another.
 	m.n++
 	one := &machine{id: id, number: m.n, dir: filepath.Join(m.cfg.Dir, id), link: fmt.Sprintf("%s%d", prefixOf(m.cfg.Net), m.n), gone: make(chan struct{})}
 	m.mu.Unlock()
@@ -210,6 +212,8 @@ func (m *Machines) Close() {
 // there: what is written must reach its own sshd, and never the host's.
 const hostKey = "/etc/ssh/ssh_host_ed25519_key"
 
+// start makes the files and the network of a machine and boots it. What it has made when it fails,
+// end removes.
 func (o *machine) start(cfg Config, data *userData, address string) error {
 	keys := filepath.Join(o.dir, "ssh")
 	if err := errors.Join(os.MkdirAll(filepath.Join(o.dir, "muster"), 0o700), os.MkdirAll(keys, 0o755), os.MkdirAll(filepath.Join(o.dir, "home"), 0o700), os.MkdirAll("/var/lib/muster", 0o755), os.MkdirAll("/run/sshd", 0o755)); err != nil {
@@ -240,6 +244,7 @@ func (o *machine) start(cfg Config, data *userData, address string) error {
 			return err
 		}
 	}
+	// The service listens before the machine boots: what runs there may ask at once.
 	l, err := listenInside(context.Background(), o.link, "169.254.169.254:80")
 	if err != nil {
 		return err
@@ -258,6 +263,8 @@ func (o *machine) boot() error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
+	// The namespace of processes is what makes a power cut of one kill: with its first process all are
+	// gone. The mounts are the machine's alone, and end with it.
 	cmd := exec.Command("ip", "netns", "exec", o.link, "setsid", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
 		`mount --bind "$1/muster" /var/lib/muster && mount --bind "$1/ssh" /etc/ssh && mount --bind "$1/home" /root && exec /usr/sbin/sshd -D -e -f "$1/sshd_config"`, "sh", o.dir)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -288,6 +295,7 @@ func (o *machine) end() {
 	})
 }
 
+// ip changes the network by the program: its words are those of every manual, and tests only need it.
 func ip(args ...string) error {
 	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("netns: ip %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))

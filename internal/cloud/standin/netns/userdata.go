@@ -30,6 +30,7 @@ type userData struct {
 // code with the package that writes them: a document that is wrong must fail here.
 func readUserData(raw []byte, index int) (*userData, error) {
 	parts := [][]byte{raw}
+	// cloud-init tells by the first line what a document is. MIME begins with a header.
 	if !bytes.HasPrefix(raw, []byte("#")) {
 		var err error
 		if parts, err = mimeParts(raw); err != nil {
@@ -49,11 +50,14 @@ func readUserData(raw []byte, index int) (*userData, error) {
 		if err := yaml.Unmarshal(p, &one); err != nil {
 			return nil, fmt.Errorf("netns: the cloud-config cannot be read: %w", err)
 		}
+		// Of two documents with keys the first wins, as the server means it: an operator's own part comes
+		// after it and must not replace them.
 		if out.HostKeys.Private == "" {
 			out.HostKeys = one.HostKeys
 		}
 		out.Authorized = append(out.Authorized, one.Authorized...)
 	}
+	// Such a machine would boot, and nobody could log in. In a cloud that costs a boot time-out.
 	if out.HostKeys.Private == "" || len(out.Authorized) == 0 {
 		return nil, errors.New("netns: the user data has no host key, or no key that may log in")
 	}
@@ -112,6 +116,7 @@ func mimeParts(raw []byte) ([][]byte, error) {
 			return nil, err
 		}
 		var body io.Reader = p
+		// NextRawPart leaves the encoding alone; only this one is ever written here.
 		if p.Header.Get("Content-Transfer-Encoding") == "base64" {
 			body = base64.NewDecoder(base64.StdEncoding, p)
 		}
