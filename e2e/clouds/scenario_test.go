@@ -108,7 +108,7 @@ func serve(t *testing.T, c *stand, idle string) *world {
 	}
 	w.Server = servertest.Start(t, program, "providers:\n"+c.provider("cloud", address)+"pools:\n"+fmt.Sprintf(pool, cmp.Or(c.most, 8), cmp.Or(c.boot, "1m"), idle)+"\n"+c.pools)
 	if c.placed != nil {
-		c.placed(w.DataDir())
+		c.placed(w)
 	}
 	return w
 }

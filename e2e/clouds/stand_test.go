@@ -49,8 +49,8 @@ type stand struct {
 	// how long one may take to come; zero: 8, and a minute.
 	pools, boot string
 	most        int
-	// placed is told the server's data directory, where the cloud is a part of it; nil: it is not.
-	placed func(dataDir string)
+	// placed is told of the server, where the cloud is in its data directory; nil: it is not.
+	placed func(w *world)
 	// oci: its machines are real ones that run containers, and take minutes to come.
 	oci bool
 

@@ -81,6 +81,7 @@ func (s *Server) spend(c *call) *failure {
 func (s *Server) has(name string, l limit, factor, n float64) bool {
 	// However small the factor is, one call fits: a bucket that nothing fits in would never let any through.
 	size := max(1, l.size*factor)
+	// A bucket is full when it is used for the first time, as that of an account that was idle.
 	b := s.buckets[name]
 	if b == nil {
 		b = &bucket{level: size, at: s.now()}

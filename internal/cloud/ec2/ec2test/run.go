@@ -121,6 +121,7 @@ func (c *call) readPlace(l *launch) *failure {
 		id, groups = get("NetworkInterface.1.SubnetId"), c.values("NetworkInterface.1.SecurityGroupId")
 		l.public = get("NetworkInterface.1.AssociatePublicIpAddress") == "true"
 	}
+	// There is no default network here: a driver names where it launches.
 	if id == "" {
 		return fail(400, "MissingInput", "No subnets found for the default VPC")
 	}

@@ -27,6 +27,7 @@ type Machines interface {
 
 // Type is an instance type.
 type Type struct {
+	// Name is as m7i.large.
 	Name string
 	// Family is what the quota counts by, as "standard".
 	Family    string
@@ -57,8 +58,10 @@ type Config struct {
 	// Types are in the order in which lists have them.
 	Types   []Type
 	Subnets []Subnet
-	Groups  []string
-	Images  []Image
+	// Groups are the security groups that exist. What they allow is not played.
+	Groups []string
+	// Images are those that a launch may name; each has the architecture of the types that boot it.
+	Images []Image
 	// Parameters are those of the parameter store, by name.
 	Parameters map[string]string
 	// Machines nil: instances are rows in the books, and run as long as they say so.
