@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -211,4 +212,18 @@ func TestTokens(t *testing.T) {
 		other()
 		<-took
 	})
+}
+
+func TestEachRunsAllAndNoMoreThanEightAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, done := time.Now(), make([]bool, 20)
+		Each(len(done), func(i int) {
+			time.Sleep(time.Second)
+			done[i] = true
+		})
+		if took := time.Since(began); took != 3*time.Second || slices.Contains(done, false) {
+			t.Errorf("%s, %v", took, done)
+		}
+	})
+	Each(0, func(int) { t.Error("none was asked for") })
 }

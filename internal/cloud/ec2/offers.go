@@ -11,10 +11,6 @@ import (
 	"github.com/musterhq/muster/internal/cloud/driver"
 )
 
-// memoryShare is how much of a type's memory Linux sees at worst; diskShare how much of the root disk
-// the image and the file system leave.
-const memoryShare, diskShare = 0.93, 0.9
-
 // catalog is all that the offerings are made of.
 type catalog struct {
 	types    []typeInfo
@@ -98,8 +94,8 @@ func (p *Provider) offers(c *catalog) (out []muster.Offering, unpriced []string)
 			}
 			o := muster.Offering{
 				Provider: p.cfg.Name, Name: muster.OfferingName(t.name), Zone: zone, Price: price,
-				Capacity: muster.Resources{CPU: muster.MilliCPU(t.cpus) * 1000, Memory: share(t.memory, memoryShare),
-					Disk: share(p.cfg.Disk, diskShare)},
+				Capacity: muster.Resources{CPU: muster.MilliCPU(t.cpus) * 1000, Memory: driver.Share(t.memory, driver.MemoryShare),
+					Disk: driver.Share(p.cfg.Disk, driver.DiskShare)},
 				Attributes: map[string]string{"os": "linux", "arch": t.arch},
 				Available:  c.free(zone) && !p.refusals.has(unsupportedKey(t.name, zone), now), Weight: t.cpus,
 			}
@@ -134,10 +130,6 @@ func (p *Provider) onDemandPrice(c *catalog, name string) (muster.Price, bool) {
 		price += driver.PriceOf(p.diskPrice())
 	}
 	return price, ok
-}
-
-func share(b muster.Bytes, of float64) muster.Bytes {
-	return muster.Bytes(float64(b)*of) / muster.MiB * muster.MiB
 }
 
 func unsupportedKey(name, zone string) string { return name + " in " + zone }

@@ -63,8 +63,6 @@ const (
 	maxLabel = 63
 	// maxPage is how many things a page of a list may have.
 	maxPage = 50
-	// atOnce is how many calls of one batch run at the same time.
-	atOnce = 8
 )
 
 // Provider is one project of Hetzner Cloud, for one owner. It keeps in memory what lists and creates

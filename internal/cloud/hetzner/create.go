@@ -5,7 +5,6 @@ import (
 	"maps"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
@@ -23,7 +22,7 @@ const verdict = time.Minute
 // start that fails leaves a server that is stopped and paid for.
 func (p *Provider) Create(ctx context.Context, intents []cloud.Intent) []cloud.Created {
 	out := make([]cloud.Created, len(intents))
-	each(len(intents), func(i int) {
+	driver.Each(len(intents), func(i int) {
 		made, err := p.create(ctx, &intents[i])
 		out[i] = cloud.Created{Instance: made, Err: err}
 	})
@@ -34,20 +33,6 @@ func (p *Provider) Create(ctx context.Context, intents []cloud.Intent) []cloud.C
 		}
 	}
 	return out
-}
-
-// each runs do for 0 to n-1, some at a time.
-func each(n int, do func(int)) {
-	turns := make(chan struct{}, atOnce)
-	var wg sync.WaitGroup
-	for i := range n {
-		turns <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turns }()
-			do(i)
-		})
-	}
-	wg.Wait()
 }
 
 // create makes the server of one intent, or finds it.

@@ -12,13 +12,8 @@ import (
 	"github.com/musterhq/muster/internal/cloud/driver"
 )
 
-const (
-	// memoryShare is how much of a type's memory Linux sees at worst; diskShare how much of the disk the
-	// image and the file system leave.
-	memoryShare, diskShare = 0.93, 0.9
-	// maxCores bounds the types that are offered where no pattern names them.
-	maxCores = 32
-)
+// maxCores bounds the types that are offered where no pattern names them.
+const maxCores = 32
 
 // Offers is cloud.Provider's.
 func (p *Provider) Offers(ctx context.Context) ([]muster.Offering, error) {
@@ -65,7 +60,7 @@ func (p *Provider) offering(t *hcloud.ServerType, location string) (muster.Offer
 	o := muster.Offering{
 		Provider: p.cfg.Name, Name: muster.OfferingName(t.Name), Zone: location, Market: muster.OnDemand, Price: price,
 		Capacity: muster.Resources{CPU: muster.MilliCPU(t.Cores) * 1000,
-			Memory: share(muster.Bytes(float64(t.Memory)*float64(muster.GiB)), memoryShare), Disk: share(muster.Bytes(t.Disk)*muster.GiB, diskShare)},
+			Memory: driver.Share(muster.Bytes(float64(t.Memory)*float64(muster.GiB)), driver.MemoryShare), Disk: driver.Share(muster.Bytes(t.Disk)*muster.GiB, driver.DiskShare)},
 		Attributes: map[string]string{"os": "linux", "arch": arch(t.Architecture), "cpu": string(t.CPUType)},
 		Available:  !t.IsDeprecated() || p.cfg.Now().Before(t.UnavailableAfter()),
 	}
@@ -82,10 +77,6 @@ func arch(a hcloud.Architecture) string {
 		return "arm64"
 	}
 	return "amd64"
-}
-
-func share(b muster.Bytes, of float64) muster.Bytes {
-	return muster.Bytes(float64(b)*of) / muster.MiB * muster.MiB
 }
 
 // readTypes reads all server types.
