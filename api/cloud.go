@@ -8,6 +8,8 @@ const (
 	ProviderEC2 = "ec2"
 	// ProviderHetzner is Hetzner Cloud.
 	ProviderHetzner = "hetzner"
+	// ProviderAzure is Microsoft's.
+	ProviderAzure = "azure"
 )
 
 // CloudSpec is what a provider of a cloud says beyond what all providers do. Which fields belong to
@@ -15,17 +17,23 @@ const (
 type CloudSpec struct {
 	Region         string   `json:"region,omitempty" doc:"Of ec2: as eu-central-1."`
 	Subnets        []string `json:"subnets,omitempty" doc:"Of ec2: subnets to launch in. The zones of the offerings are theirs."`
-	SecurityGroups []string `json:"security_groups,omitempty" doc:"Of ec2: security groups of the instances. They must let the server in on port 22."`
+	SecurityGroups []string `json:"security_groups,omitempty" doc:"Of ec2 and azure: security groups of the instances; of azure at most one, by its resource id. They must let the server in on port 22."`
 	Profile        string   `json:"instance_profile,omitempty" doc:"Of ec2: IAM instance profile of the instances. Default: none."`
 
 	Network   string   `json:"network,omitempty" doc:"Of hetzner: name or id of a private network for the instances. Default: none."`
 	Locations []string `json:"locations,omitempty" doc:"Of hetzner: locations to launch in, as fsn1."`
 	TokenFile string   `json:"token_file,omitempty" doc:"Of hetzner: file with the API token. An absolute path."`
 
+	Subscription  string   `json:"subscription,omitempty" doc:"Of azure: id of the subscription."`
+	ResourceGroup string   `json:"resource_group,omitempty" doc:"Of azure: resource group of the instances, best one for this cluster alone. It exists already."`
+	Location      string   `json:"location,omitempty" doc:"Of azure: location, as westeurope."`
+	Zones         []string `json:"zones,omitempty" doc:"Of azure: zones to launch in, as 1, and regional: wherever the cloud chooses. Default: regional."`
+	Subnet        string   `json:"subnet,omitempty" doc:"Of azure: resource id of the subnet of the instances."`
+
 	Image        string   `json:"image,omitempty" doc:"Image of new instances: an alias as debian-12 or ubuntu-24.04, or the cloud's own id. Of qemu: the absolute path of a disk image. What an alias stands for is kept for an hour."`
 	Types        []string `json:"types,omitempty" doc:"Instance types to offer, with * as wildcard, as m7i.*. Default: recent general, compute and memory types up to 32 cores, x86-64, without GPU."`
-	Markets      []string `json:"markets,omitempty" enum:"on-demand,spot" doc:"Of ec2: markets to launch in. Default: on-demand."`
-	Disk         Size     `json:"disk,omitempty" zero:"50GiB" doc:"Of ec2: size of the root disk. Its price is part of the offering's where the cloud says it. Default: 50GiB."`
+	Markets      []string `json:"markets,omitempty" enum:"on-demand,spot" doc:"Of ec2 and azure: markets to launch in. Default: on-demand."`
+	Disk         Size     `json:"disk,omitempty" zero:"50GiB" doc:"Of ec2 and azure: size of the root disk. Its price is part of the offering's where the cloud says it. Default: 50GiB."`
 	PublicIP     bool     `json:"public_ip,omitempty" doc:"Give instances a public IPv4 address. Default: false; instances of hetzner then have IPv6 only."`
 	UserDataFile string   `json:"user_data_file,omitempty" doc:"File with a script (#!) or #cloud-config that cloud-init runs on new instances in addition. An absolute path."`
 
@@ -56,5 +64,5 @@ type CloudRates struct {
 
 // CloudTypes are the types of providers that make machines in a cloud.
 func CloudTypes() []string {
-	return []string{ProviderQemu, ProviderEC2, ProviderHetzner}
+	return []string{ProviderQemu, ProviderEC2, ProviderHetzner, ProviderAzure}
 }

@@ -14,20 +14,25 @@ import (
 
 // cloud checks the fields of clouds: none where another type has them, and all that a type needs.
 func (c *checks) cloud(at string, p *api.ProviderSpec) {
-	const ec2, hetzner = api.ProviderEC2, api.ProviderHetzner
-	all, real := api.CloudTypes(), []string{ec2, hetzner}
+	const ec2, hetzner, azure = api.ProviderEC2, api.ProviderHetzner, api.ProviderAzure
+	all, real := api.CloudTypes(), []string{ec2, hetzner, azure}
 	c.ofTypes(at, p.Type, []fieldOf{
 		{"region", p.Region != "", []string{ec2}},
 		{"subnets", len(p.Subnets) > 0, []string{ec2}},
-		{"security_groups", len(p.SecurityGroups) > 0, []string{ec2}},
+		{"security_groups", len(p.SecurityGroups) > 0, []string{ec2, azure}},
 		{"instance_profile", p.Profile != "", []string{ec2}},
 		{"network", p.Network != "", []string{hetzner}},
 		{"locations", len(p.Locations) > 0, []string{hetzner}},
+		{"subscription", p.Subscription != "", []string{azure}},
+		{"resource_group", p.ResourceGroup != "", []string{azure}},
+		{"location", p.Location != "", []string{azure}},
+		{"zones", len(p.Zones) > 0, []string{azure}},
+		{"subnet", p.Subnet != "", []string{azure}},
 		{"token_file", p.TokenFile != "", []string{hetzner}},
 		{"image", p.Image != "", all},
 		{"types", len(p.Types) > 0, real},
-		{"markets", len(p.Markets) > 0, []string{ec2}},
-		{"disk", p.Disk != 0, []string{ec2}},
+		{"markets", len(p.Markets) > 0, []string{ec2, azure}},
+		{"disk", p.Disk != 0, []string{ec2, azure}},
 		{"public_ip", p.PublicIP, real},
 		{"user_data_file", p.UserDataFile != "", all},
 		{"credentials", p.Credentials != api.CloudCredentials{}, []string{ec2}},
@@ -93,6 +98,14 @@ func (c *checks) cloudNeeds(at string, p *api.ProviderSpec) {
 	case api.ProviderHetzner:
 		need("token_file", p.TokenFile != "", "name a file with an API token that may read and write; the console makes one under Security, API tokens")
 		need("locations", len(p.Locations) > 0, "name at least one location, as fsn1")
+	case api.ProviderAzure:
+		need("subscription", p.Subscription != "", "name the id of the subscription; `az account list` lists them")
+		need("resource_group", p.ResourceGroup != "", "name a resource group for the instances; `az group create` makes one")
+		need("location", p.Location != "", "name the location, as westeurope; `az account list-locations` lists them")
+		need("subnet", p.Subnet != "", "name the resource id of a subnet; `az network vnet subnet show` prints it")
+		if len(p.SecurityGroups) > 1 {
+			c.Add(at+".security_groups", "has %d entries; an instance of azure has one at most", len(p.SecurityGroups))
+		}
 	case api.ProviderQemu:
 		need("image", p.Image != "", "name a disk image with cloud-init; `make vm-image` builds one")
 		c.absolute(at+".image", p.Image)
@@ -110,11 +123,11 @@ func cloudDefaults(p *api.ProviderSpec) {
 	if p.Type != api.ProviderQemu {
 		fill(&p.PriceFactor, 1)
 	}
-	if p.Type == api.ProviderEC2 {
+	if p.Type == api.ProviderEC2 || p.Type == api.ProviderAzure {
 		fill(&p.Disk, defaultCloudDisk)
-	}
-	if p.Type == api.ProviderEC2 && len(p.Markets) == 0 {
-		p.Markets = []string{string(muster.OnDemand)}
+		if len(p.Markets) == 0 {
+			p.Markets = []string{string(muster.OnDemand)}
+		}
 	}
 	if p.BootProbe.Command == "" {
 		p.BootProbe.Command = cloudBootProbe

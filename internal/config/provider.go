@@ -221,6 +221,8 @@ func (c *checks) poolOfProvider(at string, p *api.PoolSpec, v *api.ProviderSpec)
 		c.Add(at+".lease", "would shut down hosts that nobody can start again: provider %s is %s", v.Name, v.Type)
 	case v.Type == api.ProviderHetzner:
 		c.Add(at+".lease", "is only where a shutdown ends billing, and Hetzner bills servers that are switched off")
+	case v.Type == api.ProviderAzure:
+		c.Add(at+".lease", "is only where a shutdown ends billing, and Azure bills machines that shut themselves down")
 	case v.Type == api.ProviderExec && !v.ShutdownEndsBilling:
 		c.Add(at+".lease", "is only where a shutdown ends billing; if it does, say shutdown_ends_billing: true of provider %s", v.Name)
 	case p.Lease < minLease:

@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cloud/azure"
 	"github.com/musterhq/muster/internal/cloud/driver"
 	"github.com/musterhq/muster/internal/cloud/ec2"
 	"github.com/musterhq/muster/internal/cloud/hetzner"
@@ -50,6 +51,16 @@ func Open(spec *api.ProviderSpec, env cloud.Env) (cloud.Provider, error) {
 			Name: name, Owner: env.Owner, TokenFile: spec.TokenFile, Locations: spec.Locations, Types: spec.Types, Image: spec.Image,
 			PublicIP: spec.PublicIP, Network: spec.Network, Prices: prices, Access: env.Access,
 			Endpoint: spec.Endpoint, Logger: env.Logger,
+		})
+	case api.ProviderAzure:
+		group := ""
+		if len(spec.SecurityGroups) > 0 {
+			group = spec.SecurityGroups[0]
+		}
+		return azure.New(azure.Config{
+			Name: name, Owner: env.Owner, Subscription: spec.Subscription, ResourceGroup: spec.ResourceGroup, Location: spec.Location, Zones: spec.Zones,
+			Subnet: spec.Subnet, SecurityGroup: group, Types: spec.Types, Markets: markets, Image: spec.Image, Disk: spec.Disk.Bytes(), PublicIP: spec.PublicIP,
+			Prices: prices, Access: env.Access, Endpoint: spec.Endpoint, Logger: env.Logger,
 		})
 	}
 	return nil, fmt.Errorf("type %s has no driver in this version; docs/providers.md says how a program of your own takes its place", spec.Type)

@@ -42,7 +42,9 @@ func TestPricesOf(t *testing.T) {
 func TestOpen(t *testing.T) {
 	env := cloud.Env{Owner: "c1", Dir: "/tmp/m", Access: cloud.Access{KeyFile: "/key"}}
 	ec2 := api.CloudSpec{Region: "eu-central-1", Subnets: []string{"subnet-0a"}, SecurityGroups: []string{"sg-0c"}}
-	for kind, c := range map[string]api.CloudSpec{"qemu": {Image: "/image.qcow2"}, "ec2": ec2} {
+	azure := api.CloudSpec{Subscription: "00000000-1111-2222-3333-444444444444", ResourceGroup: "muster", Location: "westeurope",
+		Subnet: "/subscriptions/0/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/main/subnets/nodes"}
+	for kind, c := range map[string]api.CloudSpec{"qemu": {Image: "/image.qcow2"}, "ec2": ec2, "azure": azure} {
 		p, err := Open(&api.ProviderSpec{Name: "x", Type: kind, CloudSpec: c}, env)
 		if err != nil {
 			t.Errorf("%s: %v", kind, err)
