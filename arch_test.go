@@ -75,6 +75,8 @@ var rules = []rule{
 	{place: "internal/cloud/ec2", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/config", "github.com/aws/smithy-go/logging"}},
 	{place: "internal/cloud/azure/azuretest", may: []string{"internal/cloud/script"}, third: []string{"github.com/Azure/azure-sdk-for-go/sdk/azcore"}},
 	{place: "internal/cloud/azure", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/Azure/azure-sdk-for-go/sdk", "golang.org/x/crypto"}},
+	{place: "internal/cloud/gce/gcetest", may: []string{"internal/cloud/script"}, third: []string{"golang.org/x/crypto"}},
+	{place: "internal/cloud/gce", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"golang.org/x/oauth2"}},
 	{place: "internal/cloud/hetzner/hetznertest", third: []string{"github.com/hetznercloud/hcloud-go/v2"}},
 	{place: "internal/cloud/hetzner", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/hetznercloud/hcloud-go/v2"}},
 	{place: "internal/cloud/script"},
@@ -303,7 +305,7 @@ func isSelf(dir, what string) bool { return what == path.Join(module, dir) }
 
 // clouds are the drivers of which a lean program has none, since their libraries are large, and the
 // package that knows them all.
-var clouds = []string{"internal/cloud/azure", "internal/cloud/clouds", "internal/cloud/ec2", "internal/cloud/hetzner", "internal/cloud/qemu", "internal/registry/identities"}
+var clouds = []string{"internal/cloud/azure", "internal/cloud/clouds", "internal/cloud/ec2", "internal/cloud/gce", "internal/cloud/hetzner", "internal/cloud/qemu", "internal/registry/identities"}
 
 // Nothing brings a cloud's library into nodes, nor into a lean program: only internal/cloud/clouds
 // imports drivers, and what imports that has the build constraint !lean.

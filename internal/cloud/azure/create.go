@@ -41,7 +41,7 @@ type operation = runtime.Poller[armcompute.VirtualMachinesClientCreateOrUpdateRe
 func (p *Provider) Create(ctx context.Context, intents []cloud.Intent) []cloud.Created {
 	out := make([]cloud.Created, len(intents))
 	running := make([]*operation, len(intents))
-	driver.Each(len(intents), func(i int) {
+	driver.Each(len(intents), driver.AtOnce, func(i int) {
 		running[i], out[i] = p.create(ctx, &intents[i])
 	})
 	p.await(ctx, out, running)
@@ -240,7 +240,7 @@ func (p *Provider) await(ctx context.Context, out []cloud.Created, running []*op
 		if n == firstPolls {
 			pause *= 3
 		}
-		driver.Each(len(running), func(i int) {
+		driver.Each(len(running), driver.AtOnce, func(i int) {
 			if running[i] != nil && p.look(ctx, running[i], &out[i].Instance) {
 				running[i] = nil
 			}

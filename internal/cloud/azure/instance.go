@@ -328,7 +328,7 @@ func (p *Provider) failureIn(ctx context.Context, i *cloud.Instance, vm *armcomp
 // the machine.
 func (p *Provider) Destroy(ctx context.Context, ids []muster.InstanceID) []error {
 	errs := make([]error, len(ids))
-	driver.Each(len(ids), func(i int) { errs[i] = p.destroy(ctx, ids[i]) })
+	driver.Each(len(ids), driver.AtOnce, func(i int) { errs[i] = p.destroy(ctx, ids[i]) })
 	return errs
 }
 

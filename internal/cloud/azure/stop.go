@@ -54,7 +54,7 @@ func finish[T any](ctx context.Context, p *Provider, o *runtime.Poller[T]) error
 // switchAll does one thing with each instance. The errors are in the order of the ids.
 func (p *Provider) switchAll(ctx context.Context, ids []muster.InstanceID, verb string, do func(context.Context, *cloud.Instance) error) []error {
 	errs := make([]error, len(ids))
-	driver.Each(len(ids), func(n int) {
+	driver.Each(len(ids), driver.AtOnce, func(n int) {
 		m, seen := p.known(ids[n])
 		if !seen {
 			vm, _, err := p.read(ctx, ids[n])

@@ -104,7 +104,7 @@ func (m marks) leftDisk(v *armcompute.Disk) bool {
 // Remove is cloud.Sweeper's.
 func (p *Provider) Remove(ctx context.Context, of []cloud.Leftover) []error {
 	errs := make([]error, len(of))
-	driver.Each(len(of), func(i int) { errs[i] = p.remove(ctx, of[i]) })
+	driver.Each(len(of), driver.AtOnce, func(i int) { errs[i] = p.remove(ctx, of[i]) })
 	return errs
 }
 

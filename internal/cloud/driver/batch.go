@@ -6,12 +6,12 @@ import (
 	"github.com/musterhq/muster"
 )
 
-// atOnce is how many calls of one batch run at the same time.
-const atOnce = 8
+// AtOnce is how many calls of one batch run at the same time, where a cloud says nothing of it.
+const AtOnce = 8
 
-// Each runs do for 0 to n-1, eight at a time, for clouds whose calls are about one thing each. It
-// returns when all have ended.
-func Each(n int, do func(i int)) {
+// Each runs do for 0 to n-1, at most so many at the same time, for clouds whose calls are about one
+// thing each. It returns when all have ended.
+func Each(n, atOnce int, do func(i int)) {
 	turns := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
 	for i := range n {

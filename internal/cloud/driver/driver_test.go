@@ -217,7 +217,7 @@ func TestTokens(t *testing.T) {
 func TestEachRunsAllAndNoMoreThanEightAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, done := time.Now(), make([]bool, 20)
-		Each(len(done), func(i int) {
+		Each(len(done), AtOnce, func(i int) {
 			time.Sleep(time.Second)
 			done[i] = true
 		})
@@ -225,5 +225,5 @@ func TestEachRunsAllAndNoMoreThanEightAtOnce(t *testing.T) {
 			t.Errorf("%s, %v", took, done)
 		}
 	})
-	Each(0, func(int) { t.Error("none was asked for") })
+	Each(0, AtOnce, func(int) { t.Error("none was asked for") })
 }

@@ -22,7 +22,7 @@ const verdict = time.Minute
 // start that fails leaves a server that is stopped and paid for.
 func (p *Provider) Create(ctx context.Context, intents []cloud.Intent) []cloud.Created {
 	out := make([]cloud.Created, len(intents))
-	driver.Each(len(intents), func(i int) {
+	driver.Each(len(intents), driver.AtOnce, func(i int) {
 		made, err := p.create(ctx, &intents[i])
 		out[i] = cloud.Created{Instance: made, Err: err}
 	})

@@ -300,7 +300,7 @@ func (p *Provider) askStopped(ctx context.Context, listed []cloud.Instance) {
 // Destroy is cloud.Provider's. Hetzner deletes at once; addresses made with a server go with it.
 func (p *Provider) Destroy(ctx context.Context, ids []muster.InstanceID) []error {
 	errs := make([]error, len(ids))
-	driver.Each(len(ids), func(i int) { errs[i] = p.destroy(ctx, ids[i]) })
+	driver.Each(len(ids), driver.AtOnce, func(i int) { errs[i] = p.destroy(ctx, ids[i]) })
 	return errs
 }
 
