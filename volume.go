@@ -1,6 +1,10 @@
 package muster
 
-import "strings"
+import (
+	"maps"
+	"slices"
+	"strings"
+)
 
 // Attributes of nodes for volumes: the names of those that containers there can have, with commas
 // between them, and of those that may be written. AttributeVolumes also has VolumeTmpfs.
@@ -22,4 +26,17 @@ func VolumeNeeds(read, write []string) (needs []Constraint) {
 		needs = append(needs, Constraint{Attribute: AttributeVolumesWritable, Op: OpSetContains, Value: strings.Join(write, ",")})
 	}
 	return needs
+}
+
+// VolumeAttributes are the values of AttributeVolumes and of AttributeVolumesWritable of a node that
+// has the volumes of these names. The map says which of them may be written. read is never empty: it
+// has VolumeTmpfs. The agent says them of itself, and the server of the pool's configuration.
+func VolumeAttributes(writable map[string]bool) (read, write string) {
+	names, some := []string{VolumeTmpfs}, []string(nil)
+	for _, name := range slices.Sorted(maps.Keys(writable)) {
+		if names = append(names, name); writable[name] {
+			some = append(some, name)
+		}
+	}
+	return strings.Join(names, ","), strings.Join(some, ",")
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -19,16 +18,14 @@ type Volume struct {
 // volumeAttributes are the names of what containers can have mounted here. A server places jobs with
 // volumes by them.
 func (n *node) volumeAttributes() map[string]string {
-	read, write := []string{muster.VolumeTmpfs}, []string(nil)
-	for _, name := range slices.Sorted(maps.Keys(n.cfg.Volumes)) {
-		read = append(read, name)
-		if n.cfg.Volumes[name].Writable {
-			write = append(write, name)
-		}
+	writable := make(map[string]bool, len(n.cfg.Volumes))
+	for name, v := range n.cfg.Volumes {
+		writable[name] = v.Writable
 	}
-	out := map[string]string{muster.AttributeVolumes: strings.Join(read, ",")}
-	if len(write) > 0 {
-		out[muster.AttributeVolumesWritable] = strings.Join(write, ",")
+	read, write := muster.VolumeAttributes(writable)
+	out := map[string]string{muster.AttributeVolumes: read}
+	if write != "" {
+		out[muster.AttributeVolumesWritable] = write
 	}
 	return out
 }
