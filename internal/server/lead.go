@@ -211,12 +211,26 @@ func (s *Server) pools() *state.PoolsSet {
 			BudgetHour: muster.Price(math.Round(p.Budget.PerHour * 1e6)), BudgetMonth: int64(math.Round(p.Budget.PerMonth * 1e6)),
 			Spread: p.Placement == api.PlacementSpread, Meta: p.Meta, Runtime: runtimeName(p.OCIRuntime),
 		}
+		// Without it the loops decide by what nodes of the pool have said.
+		if meta := s.state.Latest().Meta(); meta.LogFormat() >= state.FormatPoolVolumes {
+			pool.Volumes, pool.VolumesWritable = volumeAttributes(p)
+		}
 		for _, o := range p.Offerings {
 			pool.Offerings = append(pool.Offerings, muster.OfferingName(o))
 		}
 		f.Pools = append(f.Pools, pool)
 	}
 	return f
+}
+
+// volumeAttributes are the attributes for volumes of a pool's nodes that start with this
+// configuration.
+func volumeAttributes(p *api.PoolSpec) (read, write string) {
+	writable := make(map[string]bool, len(p.Volumes))
+	for name, v := range p.Volumes {
+		writable[name] = v.Writable
+	}
+	return muster.VolumeAttributes(writable)
 }
 
 // shares is the fact that sets the rules of fair share of the configuration.

@@ -15,6 +15,10 @@ func TestPoolsOfTheConfiguration(t *testing.T) {
 		Name: "p", Provider: "aws", Offerings: []string{"a", "b"}, Min: 1, Max: 9, MaxLaunching: 4, Spare: 2, PriceFactor: 1.5,
 		IdleTimeout: api.Duration(time.Minute), BootTimeout: api.Duration(5 * time.Minute), Grace: api.Duration(time.Minute), Budget: api.BudgetSpec{PerHour: 2.3, PerMonth: 1e9}, OCIRuntime: "runsc",
 	}}}}
+	var err error
+	if s.state, err = state.New(16); err != nil {
+		t.Fatal(err)
+	}
 	got := s.pools().Pools
 	want := state.Pool{
 		Name: "p", Provider: "aws", Min: 1, Max: 9, MaxLaunching: 4, Spare: 2, PriceFactor: 1.5,
@@ -34,6 +38,22 @@ func TestPoolsOfTheConfiguration(t *testing.T) {
 	s.cfg.Pools[0].Volumes = map[string]api.PoolVolume{"out": {Path: "/srv/out", Writable: true}, "data": {Path: "/srv/data"}}
 	if args := s.agentArgs("p"); !slices.Equal(args, []string{"--volume", "data=/srv/data", "--writable-volume", "out=/srv/out"}) {
 		t.Errorf("arguments of agents for volumes: %q", args)
+	}
+	// The state has them once its log can: until then nodes alone say what they have.
+	if p := s.pools().Pools[0]; p.Volumes != "" || p.VolumesWritable != "" {
+		t.Errorf("volumes in a log of format 1: %+v", p)
+	}
+	raised, err := s.state.Encode(&state.FormatRaised{Format: state.FormatPoolVolumes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.state.Apply(1, 1, 1, [][]byte{raised})
+	if p := s.pools().Pools[0]; p.Volumes != "tmpfs,data,out" || p.VolumesWritable != "out" {
+		t.Errorf("volumes of the pool: %+v", p)
+	}
+	s.cfg.Pools[0].Volumes = nil
+	if p := s.pools().Pools[0]; p.Volumes != "tmpfs" || p.VolumesWritable != "" {
+		t.Errorf("volumes of a pool without: %+v", p)
 	}
 	want.Grace, want.Offerings = got[0].Grace, got[0].Offerings
 	if p := got[0]; p.Spare != want.Spare || p.PriceFactor != want.PriceFactor || p.BudgetHour != want.BudgetHour || p.BudgetMonth != want.BudgetMonth ||

@@ -19,11 +19,13 @@ const (
 	// FormatFirst is the format of logs without a FormatRaised.
 	FormatFirst Format = 1
 	// FormatNewest is the newest format that this version reads and writes.
-	FormatNewest Format = 5
+	FormatNewest Format = 6
 	// FormatUsage is the first format with what an attempt used and cost.
 	FormatUsage Format = 5
 	// FormatHostKey is the first format that can launch instances whose host key the server makes.
 	FormatHostKey Format = 5
+	// FormatPoolVolumes is the first format with the volumes that a pool is configured with.
+	FormatPoolVolumes Format = 6
 	// FormatFloor is the lowest gate at which the control loops work. A leader raises the gate to it before it
 	// starts them. What is written above the floor needs a fallback for a lower gate.
 	FormatFloor Format = 4
@@ -60,6 +62,8 @@ var since = map[string]Format{
 	"state.NodeAdopted.HostKey":         5,
 	"state.NodeRekeyed":                 5,
 	"state.Node.HostKey":                5,
+	"state.Pool.Volumes":                6,
+	"state.Pool.VolumesWritable":        6,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

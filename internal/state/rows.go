@@ -382,6 +382,10 @@ type Pool struct {
 	Static bool `cbor:"34,keyasint,omitempty"`
 	// Runtime is the name of the program that makes containers on its nodes, "none" if none does; empty: only they know.
 	Runtime string `cbor:"35,keyasint,omitempty"`
+	// Volumes and VolumesWritable are the attributes for volumes of its nodes, as muster.VolumeAttributes makes them of its
+	// configuration. Volumes is empty if the log's format does not have it: then only the nodes know.
+	Volumes         string `cbor:"36,keyasint,omitempty"`
+	VolumesWritable string `cbor:"37,keyasint,omitempty"`
 }
 
 // FenceTime is for how long an exclusive allocation goes on without a word from a server. For nodes whose pool is no longer configured it is

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -53,6 +54,8 @@ type world struct {
 	// static: what is destroyed goes on, as a host does that cannot be reached. mayTwice: members may run twice meanwhile.
 	static, mayTwice bool
 	offers           []muster.Offering
+	// said are attributes that agents of new instances have besides.
+	said map[string]string
 
 	// wrap puts something between the fleet and the cloud. clock is the fleet's; nil: the system's.
 	wrap  func(cloud.Provider) cloud.Provider
@@ -138,8 +141,10 @@ func (w *world) created(in cloud.Instance) {
 			room = o.Capacity
 		}
 	}
-	n := linktest.NewNode(linktest.Config{ID: in.Tags.Node, Capacity: room, Attributes: map[string]string{"os": "linux"}})
 	w.mu.Lock()
+	attributes := map[string]string{"os": "linux"}
+	maps.Copy(attributes, w.said)
+	n := linktest.NewNode(linktest.Config{ID: in.Tags.Node, Capacity: room, Attributes: attributes})
 	w.machines[in.ID] = n
 	boots := w.boots
 	w.mu.Unlock()

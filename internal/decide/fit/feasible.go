@@ -89,6 +89,22 @@ func need(c *muster.Constraint) string {
 	return "the need for " + noun + " " + strings.ReplaceAll(c.Value, ",", ", ")
 }
 
+// FeasibleIn is Feasible of the conditions on these attributes alone. A node that is gone or that has
+// joined before shows with it what nodes of its kind say of themselves. What the pool's configuration
+// decides must not be asked of it: the configuration may have changed since.
+func FeasibleIn(s *Shape, n *state.Node, attributes []string) string {
+	for i := range s.Constraints {
+		c := &s.Constraints[i]
+		if !slices.Contains(attributes, c.Attribute) {
+			continue
+		}
+		if v, set := Attribute(n, c.Attribute); !c.Met(v, set) {
+			return need(c)
+		}
+	}
+	return ""
+}
+
 // Feasible names the first condition of the shape that the node does not meet,
 // or "" if it could hold a member were it open and empty enough.
 func Feasible(s *Shape, n *state.Node) string {
@@ -128,6 +144,27 @@ func runtimeMeets(p *state.Pool, c *muster.Constraint) (met, known bool) {
 	return false, false
 }
 
+// poolMeets reports whether the nodes of a pool will meet a condition, where the pool's
+// configuration decides it: on their container runtime or on their volumes.
+func poolMeets(p *state.Pool, c *muster.Constraint) (met, known bool) {
+	value := p.Volumes
+	switch c.Attribute {
+	case muster.AttributeVolumes:
+	case muster.AttributeVolumesWritable:
+		value = p.VolumesWritable
+	default:
+		return runtimeMeets(p, c)
+	}
+	switch {
+	case p.Runtime == api.RuntimeNone:
+		// Only containers have volumes.
+		return c.Met("", false), true
+	case p.Volumes == "":
+		return false, false
+	}
+	return c.Met(value, value != ""), true
+}
+
 // OfferingFits tells what would keep a member of the shape from an empty node
 // that the pool made of the offering: Filtered, Short, or None. Whether the
 // offering is available now does not matter. Attributes that neither the server
@@ -143,7 +180,7 @@ func OfferingFits(s *Shape, p *state.Pool, o *muster.Offering) (obstacle Obstacl
 	}
 	for i := range s.Constraints {
 		c := &s.Constraints[i]
-		if met, known := runtimeMeets(p, c); known && !met {
+		if met, known := poolMeets(p, c); known && !met {
 			return Obstacle{Filtered, need(c)}, nil
 		} else if known {
 			continue

@@ -155,6 +155,35 @@ func TestOfferingFits(t *testing.T) {
 			t.Errorf("%s, %s: got %s, want %s", tc.runtime, tc.needs.String(), got, tc.want)
 		}
 	}
+	// The same of volumes. A log of an older format has none of the pool.
+	reads := func(write bool, name string) muster.Constraint {
+		if write {
+			return muster.VolumeNeeds(nil, []string{name})[0]
+		}
+		return muster.VolumeNeeds([]string{name}, nil)[0]
+	}
+	for _, tc := range []struct {
+		volumes, writable, runtime string
+		needs                      muster.Constraint
+		want                       string
+	}{
+		{"tmpfs,data,out", "out", "", reads(false, "data"), "{0 } []"},
+		{"tmpfs,data,out", "out", "", reads(false, "tmpfs"), "{0 } []"},
+		{"tmpfs,data,out", "out", "", reads(true, "out"), "{0 } []"},
+		{"tmpfs,data,out", "out", "", reads(true, "data"), "{2 the need for writable volume data} []"},
+		{"tmpfs", "", "", reads(false, "data"), "{2 the need for volume data} []"},
+		{"tmpfs", "", "", reads(true, "data"), "{2 the need for writable volume data} []"},
+		{"", "", "", reads(false, "data"), "{0 } [volumes]"},
+		{"", "", "", reads(true, "data"), "{0 } [volumes.writable]"},
+		{"tmpfs,data", "", "none", reads(false, "data"), "{2 the need for volume data} []"},
+	} {
+		p := *pool
+		p.Volumes, p.VolumesWritable, p.Runtime = tc.volumes, tc.writable, tc.runtime
+		o, unsure := fit.OfferingFits(&fit.Shape{Constraints: []muster.Constraint{tc.needs}}, &p, &offering)
+		if got := fmt.Sprintf("%v %v", o, unsure); got != tc.want {
+			t.Errorf("%+v: got %s, want %s", tc, got, tc.want)
+		}
+	}
 	other := offering
 	other.Name = "small"
 	if o, _ := fit.OfferingFits(shape(t), pool, &other); o.Kind != fit.Filtered {

@@ -163,9 +163,10 @@ func (v *View) choices(s *shape) ([]choice, string) {
 // unmet is a condition that the nodes of a class that have joined so far do not meet.
 func (v *View) unmet(s *shape, c *class) string {
 	first := ""
+	_, unsure := fit.OfferingFits(s.Shape, v.byName[c.key.pool].Pool, &c.sample.Offering)
 	for like := range v.seen[c.key.kindOfPool] {
 		// Of several, the least in the alphabet: a plan must not depend on the order of a map.
-		if why := fit.Feasible(s.Shape, like.sample); first == "" || why < first {
+		if why := fit.FeasibleIn(s.Shape, like.sample, unsure); first == "" || why < first {
 			first = why
 		}
 	}

@@ -20,10 +20,10 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 // cluster is a state made from text, one noun a line:
 //
-//	pool p min=1 max=4 launching=2 idle=60s offerings=a,b spare=1 factor=2 hour=10 month=1000
+//	pool p min=1 max=4 launching=2 idle=60s offerings=a,b spare=1 factor=2 hour=10 month=1000 volumes=tmpfs,data
 //	offer small cpu=2 memory=4GiB price=0.1 cap=0.3 zone=z market=spot family=f gpu=yes available=no
 //	node n1 offer=small stage=booting health=lost intent=hold reason=why agent.os=linux
-//	job a count=4 cpu=1 memory=1GiB prio=50 pool=p arch=amd64
+//	job a count=4 cpu=1 memory=1GiB prio=50 pool=p arch=amd64 volume=data
 //	health n1 lost         its health changes
 //	place a 0-2 n1         members of a go to n1
 //	end a 0-1 node         their allocations end: ok, user, node; open: with output not stored
@@ -155,7 +155,7 @@ func (c *cluster) read(text string) {
 			o := options(words[2:])
 			p := state.Pool{Name: muster.PoolName(words[1]), Provider: "fake", Min: number(o["min"], 0), Max: number(o["max"], 10),
 				MaxLaunching: number(o["launching"], 64), IdleTimeout: length(o["idle"], time.Minute), BootTimeout: length("", 5*time.Minute), Grace: length(o["grace"], time.Minute),
-				Spare: number(o["spare"], 0), PriceFactor: 2, BudgetHour: money(o["hour"]), BudgetMonth: int64(money(o["month"]))}
+				Spare: number(o["spare"], 0), PriceFactor: 2, BudgetHour: money(o["hour"]), BudgetMonth: int64(money(o["month"])), Volumes: o["volumes"]}
 			if f, err := strconv.ParseFloat(o["factor"], 64); err == nil {
 				p.PriceFactor = f
 			}
@@ -294,6 +294,10 @@ func (c *cluster) job(name string, o map[string]string) {
 	}
 	for _, k := range []string{"prio", "count", "pool", "tries"} {
 		delete(o, k)
+	}
+	if v := o["volume"]; v != "" {
+		s.Image, s.Volumes = "i", []api.VolumeSpec{{Name: v, Path: "/v"}}
+		delete(o, "volume")
 	}
 	for k, v := range o {
 		s.Constraints = append(s.Constraints, api.ConstraintSpec{Attribute: k, Op: "=", Value: v})

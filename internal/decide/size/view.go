@@ -405,7 +405,7 @@ func (v *View) judge(s *shape, c *class) suits {
 	}
 	// Nodes of the kind that have joined show it; those that are gone count for as long as they are remembered.
 	for like := range v.seen[c.key.kindOfPool] {
-		if fit.Feasible(s.Shape, like.sample) == "" {
+		if fit.FeasibleIn(s.Shape, like.sample, unsure) == "" {
 			return yes
 		}
 	}
