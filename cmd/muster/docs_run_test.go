@@ -169,6 +169,7 @@ sed -i 's/2000/3000/' web.yaml && muster job submit web.yaml`,
 		yaml:      []string{"pools.yaml", ""},
 		server: `mkdir -p $D/srv/data $D/srv/results && echo 'print(1)' > $D/srv/data/train.py
 { sed /^pools:/,\$d muster.yaml | sed 's/name: local/name: lab/'; sed "s,/srv,$D/srv,; s/provider: lab/&\n    idle_timeout: 300ms/" pools.yaml; } > server.yaml
+echo $$ > server.pid
 exec muster server -c server.yaml`,
 		before: "cat web.tar | muster image load -\n" + nodeBefore,
 		instead: map[string]string{
@@ -176,7 +177,13 @@ exec muster server -c server.yaml`,
 			"muster node show": "muster node show $ID",
 			"muster explain":   "muster explain job",
 		},
-		after: noNodes,
+		// Nodes of the pool have run without this volume. Until the server has read its configuration
+		// again, the job is refused.
+		after: `echo late > $D/srv/data/late
+sed -i "s,^ *volumes:,&\n      late: {path: $D/srv/data}," server.yaml
+kill -HUP $(cat server.pid)
+until muster run --image web:1 -v late:/late -- cat /late/late 2> refused; do grep 'no pool has a volume named late' refused; sleep 0.05; done
+` + noNodes,
 	},
 	{
 		page:  "docs/install.md",
