@@ -111,7 +111,7 @@ type RetentionConfig struct {
 // ProviderSpec is one configured cloud.
 type ProviderSpec struct {
 	Name      string            `json:"name" doc:"Pools refer to it by this name."`
-	Type      string            `json:"type" enum:"local,static,exec,qemu,ec2,hetzner,azure" doc:"local: instances are agent processes on the server's own host. static: hosts of your own, reached over SSH. exec: a program of yours makes them (docs/providers.md). qemu: virtual machines on the server's own host (docs/clouds/qemu.md). ec2: Amazon EC2 (docs/clouds/ec2.md). hetzner: Hetzner Cloud (docs/clouds/hetzner.md). azure: Microsoft Azure (docs/clouds/azure.md)."`
+	Type      string            `json:"type" enum:"local,static,exec,qemu,ec2,hetzner,gce,azure" doc:"local: instances are agent processes on the server's own host. static: hosts of your own, reached over SSH. exec: a program of yours makes them (docs/providers.md). qemu: virtual machines on the server's own host (docs/clouds/qemu.md). ec2: Amazon EC2 (docs/clouds/ec2.md). hetzner: Hetzner Cloud (docs/clouds/hetzner.md). gce: Google Compute Engine (docs/clouds/gce.md). azure: Microsoft Azure (docs/clouds/azure.md)."`
 	Offerings []OfferingSpec    `json:"offerings,omitempty" doc:"Its offerings, of local, static and qemu; others know them."`
 	SSH       *SSHSpec          `json:"ssh,omitempty" doc:"How instances are reached, of all but local. Clouds need none: the server has a key of its own, and knows the login user of its images."`
 	Hosts     []HostSpec        `json:"hosts,omitempty" doc:"Of static: the hosts."`

@@ -14,28 +14,30 @@ import (
 
 // cloud checks the fields of clouds: none where another type has them, and all that a type needs.
 func (c *checks) cloud(at string, p *api.ProviderSpec) {
-	const ec2, hetzner, azure = api.ProviderEC2, api.ProviderHetzner, api.ProviderAzure
-	all, real := api.CloudTypes(), []string{ec2, hetzner, azure}
+	const ec2, hetzner, gce, azure = api.ProviderEC2, api.ProviderHetzner, api.ProviderGCE, api.ProviderAzure
+	all, real := api.CloudTypes(), []string{ec2, hetzner, gce, azure}
 	c.ofTypes(at, p.Type, []fieldOf{
 		{"region", p.Region != "", []string{ec2}},
 		{"subnets", len(p.Subnets) > 0, []string{ec2}},
 		{"security_groups", len(p.SecurityGroups) > 0, []string{ec2, azure}},
 		{"instance_profile", p.Profile != "", []string{ec2}},
-		{"network", p.Network != "", []string{hetzner}},
+		{"network", p.Network != "", []string{hetzner, gce}},
 		{"locations", len(p.Locations) > 0, []string{hetzner}},
+		{"project", p.Project != "", []string{gce}},
+		{"zones", len(p.Zones) > 0, []string{gce, azure}},
+		{"max_life", p.MaxLife != 0, []string{gce}},
 		{"subscription", p.Subscription != "", []string{azure}},
 		{"resource_group", p.ResourceGroup != "", []string{azure}},
 		{"location", p.Location != "", []string{azure}},
-		{"zones", len(p.Zones) > 0, []string{azure}},
 		{"subnet", p.Subnet != "", []string{azure}},
 		{"token_file", p.TokenFile != "", []string{hetzner}},
 		{"image", p.Image != "", all},
 		{"types", len(p.Types) > 0, real},
-		{"markets", len(p.Markets) > 0, []string{ec2, azure}},
-		{"disk", p.Disk != 0, []string{ec2, azure}},
+		{"markets", len(p.Markets) > 0, []string{ec2, gce, azure}},
+		{"disk", p.Disk != 0, []string{ec2, gce, azure}},
 		{"public_ip", p.PublicIP, real},
 		{"user_data_file", p.UserDataFile != "", all},
-		{"credentials", p.Credentials != api.CloudCredentials{}, []string{ec2}},
+		{"credentials", p.Credentials != api.CloudCredentials{}, []string{ec2, gce}},
 		{"rates", p.Rates != api.CloudRates{}, real},
 		{"prices", len(p.Prices) > 0, real},
 		{"prices_file", p.PricesFile != "", real},
@@ -98,6 +100,13 @@ func (c *checks) cloudNeeds(at string, p *api.ProviderSpec) {
 	case api.ProviderHetzner:
 		need("token_file", p.TokenFile != "", "name a file with an API token that may read and write; the console makes one under Security, API tokens")
 		need("locations", len(p.Locations) > 0, "name at least one location, as fsn1")
+	case api.ProviderGCE:
+		need("project", p.Project != "", "name the id of a project; `gcloud projects list` prints them")
+		need("zones", len(p.Zones) > 0, "name at least one zone, as europe-west1-b; `gcloud compute zones list` prints them")
+		need("prices", len(p.Prices) > 0 || p.PricesFile != "", "name prices of types, as n2-standard-4: 0.21, or of a family; docs/clouds/gce.md has how")
+		if p.Credentials.Profile != "" {
+			c.Add(at+".credentials.profile", "is for providers of type ec2; this one is gce")
+		}
 	case api.ProviderAzure:
 		need("subscription", p.Subscription != "", "name the id of the subscription; `az account list` lists them")
 		need("resource_group", p.ResourceGroup != "", "name a resource group for the instances; `az group create` makes one")
@@ -123,7 +132,7 @@ func cloudDefaults(p *api.ProviderSpec) {
 	if p.Type != api.ProviderQemu {
 		fill(&p.PriceFactor, 1)
 	}
-	if p.Type == api.ProviderEC2 || p.Type == api.ProviderAzure {
+	if p.Type == api.ProviderEC2 || p.Type == api.ProviderGCE || p.Type == api.ProviderAzure {
 		fill(&p.Disk, defaultCloudDisk)
 		if len(p.Markets) == 0 {
 			p.Markets = []string{string(muster.OnDemand)}
@@ -135,10 +144,10 @@ func cloudDefaults(p *api.ProviderSpec) {
 }
 
 // endsBilling reports whether an instance that shuts itself down is paid for no more. Pools of such
-// providers have a lease by default.
+// providers have a lease by default. On GCE its disk is still paid for, which is little beside its cores.
 func endsBilling(p *api.ProviderSpec) bool {
 	switch p.Type {
-	case api.ProviderEC2, api.ProviderQemu:
+	case api.ProviderEC2, api.ProviderGCE, api.ProviderQemu:
 		return true
 	}
 	return p.ShutdownEndsBilling

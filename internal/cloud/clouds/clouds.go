@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/musterhq/muster/internal/cloud/azure"
 	"github.com/musterhq/muster/internal/cloud/driver"
 	"github.com/musterhq/muster/internal/cloud/ec2"
+	"github.com/musterhq/muster/internal/cloud/gce"
 	"github.com/musterhq/muster/internal/cloud/hetzner"
 	"github.com/musterhq/muster/internal/cloud/qemu"
 )
@@ -61,6 +63,12 @@ func Open(spec *api.ProviderSpec, env cloud.Env) (cloud.Provider, error) {
 			Name: name, Owner: env.Owner, Subscription: spec.Subscription, ResourceGroup: spec.ResourceGroup, Location: spec.Location, Zones: spec.Zones,
 			Subnet: spec.Subnet, SecurityGroup: group, Types: spec.Types, Markets: markets, Image: spec.Image, Disk: spec.Disk.Bytes(), PublicIP: spec.PublicIP,
 			Prices: prices, Access: env.Access, Endpoint: spec.Endpoint, Logger: env.Logger,
+		})
+	case api.ProviderGCE:
+		return gce.New(gce.Config{
+			Name: name, Owner: env.Owner, Project: spec.Project, Zones: spec.Zones, Subnetwork: spec.Network, Types: spec.Types, Markets: markets,
+			Image: spec.Image, Disk: spec.Disk.Bytes(), PublicIP: spec.PublicIP, MaxLife: time.Duration(spec.MaxLife), Prices: prices,
+			Access: env.Access, CredentialsFile: spec.Credentials.File, Endpoint: spec.Endpoint, Logger: env.Logger,
 		})
 	}
 	return nil, fmt.Errorf("type %s has no driver in this version; docs/providers.md says how a program of your own takes its place", spec.Type)

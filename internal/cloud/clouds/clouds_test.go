@@ -44,7 +44,8 @@ func TestOpen(t *testing.T) {
 	ec2 := api.CloudSpec{Region: "eu-central-1", Subnets: []string{"subnet-0a"}, SecurityGroups: []string{"sg-0c"}}
 	azure := api.CloudSpec{Subscription: "00000000-1111-2222-3333-444444444444", ResourceGroup: "muster", Location: "westeurope",
 		Subnet: "/subscriptions/0/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/main/subnets/nodes"}
-	for kind, c := range map[string]api.CloudSpec{"qemu": {Image: "/image.qcow2"}, "ec2": ec2, "azure": azure} {
+	gce := api.CloudSpec{Project: "acme", Zones: []string{"europe-west1-b"}, Prices: map[string]float64{"n2-standard-4": 0.21}}
+	for kind, c := range map[string]api.CloudSpec{"qemu": {Image: "/image.qcow2"}, "ec2": ec2, "gce": gce, "azure": azure} {
 		p, err := Open(&api.ProviderSpec{Name: "x", Type: kind, CloudSpec: c}, env)
 		if err != nil {
 			t.Errorf("%s: %v", kind, err)
@@ -61,7 +62,7 @@ func TestOpen(t *testing.T) {
 			t.Errorf("%s resolves nothing", kind)
 		}
 	}
-	if _, err := Open(&api.ProviderSpec{Name: "x", Type: "gce"}, env); err == nil || !strings.Contains(err.Error(), "docs/providers.md") {
+	if _, err := Open(&api.ProviderSpec{Name: "x", Type: "vmware"}, env); err == nil || !strings.Contains(err.Error(), "docs/providers.md") {
 		t.Errorf("%v", err)
 	}
 }
