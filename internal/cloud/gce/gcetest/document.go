@@ -17,7 +17,6 @@ var methodsJSON []byte
 
 // document is the part of Google's discovery document that is kept.
 type document struct {
-	Source     string               `json:"source"`
 	Parameters map[string]parameter `json:"parameters"`
 	Methods    map[string]*method   `json:"methods"`
 	Schemas    map[string]*schema   `json:"schemas"`
