@@ -3,6 +3,7 @@ package gcetest
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -126,8 +127,7 @@ func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	status, v, fault := c.play(q)
-	var buf bytes.Buffer
-	_ = json.NewEncoder(&buf).Encode(v)
+	buf := bytes.NewBuffer(v)
 	switch {
 	case fault == nil:
 	case fault.what == "lost":
@@ -149,10 +149,20 @@ func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
 	answer(w, status, json.RawMessage(buf.Bytes()))
 }
 
-// play does what a request asks for, unless the script says otherwise.
-func (c *Cloud) play(q *request) (int, any, *line) {
+// play does what a request asks for, and encodes the answer while nothing changes it.
+func (c *Cloud) play(q *request) (int, []byte, *line) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	status, v, fault := c.playLocked(q)
+	b, err := json.Marshal(v)
+	if err != nil {
+		c.t.Error(err)
+	}
+	return status, b, fault
+}
+
+// playLocked does what a request asks for, unless the script says otherwise.
+func (c *Cloud) playLocked(q *request) (int, any, *line) {
 	c.calls[q.method]++
 	c.settleLocked()
 	fault := c.strikingLocked("call", "", about{method: q.method, zone: q.in["zone"]})
@@ -220,7 +230,7 @@ func (c *Cloud) Instance(id string) map[string]any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if m := c.instances[id]; m != nil {
-		return m.v
+		return maps.Clone(m.v)
 	}
 	return nil
 }
