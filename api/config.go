@@ -30,6 +30,8 @@ type ServerConfig struct {
 	Registries []RegistrySpec `json:"registries,omitempty" doc:"Registries that need credentials, a mirror or plain HTTP. Others are used without credentials."`
 	// ImageCache keeps what nodes pull from the registries above.
 	ImageCache ImageCacheConfig `json:"image_cache,omitzero" doc:"Cache of images on the server: nodes get images of the registries above from it, and each part of an image is downloaded once (docs/containers.md). Default: none."`
+	// Network says how the server and its nodes reach what is outside.
+	Network NetworkConfig `json:"network,omitzero" doc:"Proxy and certificate authorities for outgoing HTTP: of the server for cloud APIs, price lists, buckets and registries; of nodes for images and inputs. Without a proxy here the environment variables HTTP_PROXY, HTTPS_PROXY and NO_PROXY of each program count. Running agents keep their setting until they restart. Default: none."`
 	// Shares divide room between namespaces when there is not enough of it.
 	Shares []ShareSpec `json:"shares,omitempty" doc:"How capacity is shared among work of equal priority when there is not enough for all. The first rule that matches a namespace applies; a namespace without a rule is a class of its own with weight 1. Capacity that a class does not use is lent to the others and returned as work ends."`
 	// Policies say what namespaces may ask for.
@@ -41,6 +43,18 @@ type ServerConfig struct {
 	// Compat are other systems' APIs that the server answers as well.
 	Compat CompatConfig `json:"compat,omitzero" doc:"APIs of other systems on the same address, for their clients. Default: none."`
 }
+
+// NetworkConfig says how programs reach what is outside of a company's network.
+type NetworkConfig struct {
+	Proxy        string   `json:"proxy,omitempty" doc:"HTTP proxy, as http://proxy.example.org:3128. none: no proxy, even if the environment names one. Default: that of the environment."`
+	Username     string   `json:"username,omitempty" doc:"User of the proxy, with password_file."`
+	PasswordFile string   `json:"password_file,omitempty" doc:"A file with the password of the proxy, read at the start of the server and of each agent. An absolute path."`
+	NoProxy      []string `json:"no_proxy,omitempty" doc:"Hosts, domains (.example.org), addresses and prefixes (10.0.0.0/8) that are reached without the proxy. Loopback, link-local and cloud metadata addresses always are, and the connections to nodes."`
+	CAFile       string   `json:"ca_file,omitempty" doc:"A file with certificates in PEM that are trusted in addition to those of the system, for example of a proxy that opens TLS. An absolute path on the server; nodes get its content."`
+}
+
+// ProxyNone as a proxy says that there is none.
+const ProxyNone = "none"
 
 // CompatConfig are other systems' APIs on top of this one's.
 type CompatConfig struct {
@@ -198,10 +212,12 @@ type PoolSpec struct {
 	// RuntimeHoles says what becomes of nodes whose program has known holes.
 	RuntimeHoles string `json:"runtime_holes,omitempty" enum:"warn,refuse" zero:"warn" doc:"Policy for nodes whose crun or runc has known vulnerabilities. warn: muster node show names them and the version that fixes them. refuse: no containers run there. Running agents keep their setting until they restart. Default: warn."`
 	// AllowAddresses and InputLimit are about what jobs have nodes fetch.
-	AllowAddresses []string   `json:"allow_addresses,omitempty" doc:"Addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are loopback, link-local or cloud metadata addresses. Running agents keep their setting until they restart. Default: none."`
-	InputLimit     Size       `json:"input_limit,omitempty" zero:"4GiB" doc:"Largest size of an input from a URL. All inputs of one allocation together may have 16 times that size. Running agents keep their setting until they restart. Default: 4GiB."`
-	Lease          Duration   `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node shuts itself down when no server has contacted it for this time; held nodes do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and its work end. At least 2m. Default: 1h if a shutdown ends billing, else none."`
-	Budget         BudgetSpec `json:"budget,omitzero" doc:"Budget of the pool. Beyond it nothing is launched; running work goes on."`
+	AllowAddresses []string `json:"allow_addresses,omitempty" doc:"Addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are loopback, link-local or cloud metadata addresses. Running agents keep their setting until they restart. Default: none."`
+	// Network is for networks that differ from the server's.
+	Network    *NetworkConfig `json:"network,omitempty" doc:"Replaces the server's network for its nodes, all fields of it. Running agents keep their setting until they restart. Default: the server's."`
+	InputLimit Size           `json:"input_limit,omitempty" zero:"4GiB" doc:"Largest size of an input from a URL. All inputs of one allocation together may have 16 times that size. Running agents keep their setting until they restart. Default: 4GiB."`
+	Lease      Duration       `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node shuts itself down when no server has contacted it for this time; held nodes do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and its work end. At least 2m. Default: 1h if a shutdown ends billing, else none."`
+	Budget     BudgetSpec     `json:"budget,omitzero" doc:"Budget of the pool. Beyond it nothing is launched; running work goes on."`
 	// Placement is how members are put on its nodes, Meta what is told of them.
 	Placement string            `json:"placement,omitempty" enum:"binpack,spread" doc:"binpack: the fullest node that fits, so that whole nodes become idle. spread: the emptiest node, so that members disturb each other least. Default: binpack."`
 	Meta      map[string]string `json:"meta,omitempty" doc:"Attributes of its nodes named meta.KEY, which agents cannot set."`

@@ -25,6 +25,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/process"
 	"github.com/musterhq/muster/internal/agent/userns"
+	"github.com/musterhq/muster/internal/outbound"
 	"github.com/musterhq/muster/internal/version"
 )
 
@@ -47,6 +48,7 @@ type agentFlags struct {
 	volumes, writable []string
 	refuseHoles       bool
 	inputLimit        string
+	outbound          string
 	// inside is the descriptor of the connection to the process outside, in a user namespace.
 	inside int
 }
@@ -75,6 +77,7 @@ func agentCommand() *cobra.Command {
 	fs.StringArrayVar(&f.writable, "writable-volume", nil, "directory that containers may also write, as out=/srv/out; may be repeated")
 	fs.BoolVar(&f.refuseHoles, "refuse-holes", false, "run no containers if crun or runc has known vulnerabilities")
 	fs.StringVar(&f.inputLimit, "input-limit", "", "largest size of an input from a URL, as 4GiB (the default)")
+	fs.StringVar(&f.outbound, "network", "", "file with the proxy and the certificate authorities that inputs and images are fetched with, as a server writes it (default: the environment variables HTTP_PROXY, HTTPS_PROXY and NO_PROXY)")
 	fs.StringVar(&f.images, "images", "", "directory in which agents that come and go on this host have their caches of images (default: a cache in --dir)")
 	fs.StringVar(&f.imageCache, "image-cache", "20GiB", "how much unpacked images may take")
 	fs.StringVar(&f.leaseEnd, "lease-end", "", "what to do when no server has spoken to the node for its lease: self ends the agent with all that it runs, anything else is a command for sh that ends the machine (default: leases are not heeded)")
@@ -135,6 +138,15 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		if _, given := attributes[name]; !given {
 			attributes[name] = value
 		}
+	}
+	var settings outbound.Settings
+	if f.outbound != "" {
+		if settings, err = outbound.Read(f.outbound); err != nil {
+			return fmt.Errorf("--network: %w", err)
+		}
+	}
+	if err := settings.Use(); err != nil {
+		return fmt.Errorf("--network: %w", err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if f.detached {

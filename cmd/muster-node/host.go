@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -16,9 +17,13 @@ type hostError struct{ err error }
 func (e *hostError) Error() string { return e.err.Error() }
 func (e *hostError) Unwrap() error { return e.err }
 
+// maxNetwork bounds network settings, in bytes: a bundle of certificates is a few hundred KiB.
+const maxNetwork = 4 << 20
+
 // hostCommands are those that the server runs over SSH.
 func hostCommands() []*cobra.Command {
 	var base, node, cluster string
+	var network bool
 	flags := func(c *cobra.Command) {
 		c.Flags().StringVar(&base, "base", "/var/lib/muster", "directory of Muster on this host")
 		c.Flags().StringVar(&node, "node", "", "id of the node (required)")
@@ -39,13 +44,20 @@ func hostCommands() []*cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := h.Start(cmd.Context(), host.Start{Node: muster.NodeID(node), Cluster: cluster, Args: args}); err != nil {
+			var settings []byte
+			if network {
+				if settings, err = io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxNetwork)); err != nil {
+					return &hostError{fmt.Errorf("start node %s: network settings: %w", node, err)}
+				}
+			}
+			if err := h.Start(cmd.Context(), host.Start{Node: muster.NodeID(node), Cluster: cluster, Args: args, Network: settings}); err != nil {
 				return &hostError{fmt.Errorf("start node %s: %w", node, err)}
 			}
 			return nil
 		},
 	}
 	flags(start)
+	start.Flags().BoolVar(&network, "network", false, "read the network settings of the agent from standard input")
 	start.Flags().StringVar(&cluster, "cluster", "", "cluster that the node belongs to")
 	end := &cobra.Command{
 		Use:   "clear",

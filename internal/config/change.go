@@ -46,7 +46,7 @@ type Check struct {
 
 // restarts are what a server takes from its configuration when it starts, and never again.
 func restarts() []string {
-	return []string{"data_dir", "listen", "allowed_hosts", "no_auth", "log", "blob.url", "low_water", "registries", "image_cache", "node_binaries", "compat", "limits"}
+	return []string{"data_dir", "listen", "allowed_hosts", "no_auth", "log", "blob.url", "low_water", "registries", "image_cache", "node_binaries", "network", "compat", "limits"}
 }
 
 // needsRestart reports whether a field is one of those, or below one.
@@ -184,6 +184,7 @@ func words(v any) string {
 // needs a restart stays as it is.
 func Running(was *api.ServerConfig, next api.ServerConfig) api.ServerConfig {
 	next.DataDir, next.Listen, next.AllowedHosts, next.NoAuth = was.DataDir, was.Listen, was.AllowedHosts, was.NoAuth
+	next.Network = was.Network
 	next.Log, next.Blob.URL, next.LowWater, next.Registries, next.ImageCache, next.NodeBinaries = was.Log, was.Blob.URL, was.LowWater, was.Registries, was.ImageCache, was.NodeBinaries
 	return next
 }

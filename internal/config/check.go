@@ -59,6 +59,7 @@ func Validate(s *api.ServerConfig) []api.ProblemField {
 	c.providers(s.Providers)
 	c.registries(s.Registries)
 	c.imageCache(s)
+	c.network("network", &s.Network)
 	c.pools(s)
 	c.shares(s.Shares)
 	c.policies(s.Policies)

@@ -212,6 +212,9 @@ func (c *checks) poolOfProvider(at string, p *api.PoolSpec, v *api.ProviderSpec)
 			}
 		}
 	}
+	if p.Network != nil {
+		c.network(at+".network", p.Network)
+	}
 	c.volumes(at+".volumes", p.Volumes)
 	c.size(at+".input_limit", p.InputLimit)
 	c.oneOf(at+".runtime_holes", p.RuntimeHoles, "warn", api.HolesRefuse)

@@ -65,7 +65,7 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach
 		for i := range spec.Offerings {
 			offerings[i] = localOffering(spec, &spec.Offerings[i])
 		}
-		return local.New(local.Config{Dir: dir, Owner: cluster, NodeBinary: node, Offerings: offerings, AgentArgs: s.agentArgs, Logger: log})
+		return local.New(local.Config{Dir: dir, Owner: cluster, NodeBinary: node, Offerings: offerings, AgentArgs: s.agentArgs, Network: s.nodeNetwork, Logger: log})
 	case api.ProviderStatic:
 		return static.New(staticConfig(spec, dir, cluster, r, log))
 	case api.ProviderExec:
@@ -230,7 +230,7 @@ func (s *Server) reach(propose func(context.Context, state.Fact) error) (*reach.
 		}
 	}
 	return reach.New(reach.Config{
-		Rekeyed: rekeyed, Provider: s.providerNow, Programs: programs, Probe: s.probe, AgentArgs: func(n *state.Node) []string { return s.agentArgs(n.Pool) }, Logger: s.log,
+		Rekeyed: rekeyed, Provider: s.providerNow, Programs: programs, Probe: s.probe, AgentArgs: func(n *state.Node) []string { return s.agentArgs(n.Pool) }, Network: func(n *state.Node) ([]byte, error) { return s.nodeNetwork(n.Pool) }, Logger: s.log,
 		Cluster:     func() string { return s.state.Latest().Meta().Cluster },
 		Replacement: s.replacementKey,
 	})

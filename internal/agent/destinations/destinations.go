@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/musterhq/muster/internal/outbound"
 )
 
 // Allowed are the prefixes to which the agent may connect although they are this machine's or its
@@ -112,42 +114,20 @@ func (d Allowed) control(ctx context.Context, _, address string, _ syscall.RawCo
 }
 
 // Transport is for requests to what others name; header bounds the wait for the header of an
-// answer. It does not unpack answers. It connects to a proxy that the agent's own environment names
-// without a check: what the proxy may reach is its operator's matter.
+// answer. It does not unpack answers. It connects to the agent's own proxy without a check: what
+// the proxy may reach is its operator's matter.
 func (d Allowed) Transport(header time.Duration) *http.Transport {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	tr.ResponseHeaderTimeout = header
 	tr.MaxResponseHeaderBytes = MaxHeader
 	tr.DisableCompression = true // digests are of the bytes as they are stored
 	guarded := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, ControlContext: d.control}
-	plain := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
-	proxies := proxyAddresses()
+	proxies, toProxy := outbound.Addresses(tr), tr.DialContext
 	tr.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if proxies[address] {
-			return plain.DialContext(ctx, network, address)
+			return toProxy(ctx, network, address)
 		}
 		return guarded.DialContext(ctx, network, address)
 	}
 	return tr
-}
-
-// proxyAddresses are the addresses of the proxies in the environment, as they are dialled.
-func proxyAddresses() map[string]bool {
-	all := map[string]bool{}
-	for _, scheme := range []string{"http", "https"} {
-		req, err := http.NewRequest(http.MethodGet, scheme+"://proxied.invalid/", nil)
-		if err != nil {
-			continue
-		}
-		u, err := http.ProxyFromEnvironment(req)
-		if err != nil || u == nil {
-			continue
-		}
-		port := u.Port()
-		if port == "" {
-			port = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
-		}
-		all[net.JoinHostPort(u.Hostname(), port)] = true
-	}
-	return all
 }

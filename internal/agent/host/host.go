@@ -33,6 +33,8 @@ const (
 	claimName  = "host.json"
 	nodesName  = "nodes"
 	goneSuffix = ".gone"
+	// networkName is the file with the network settings of a node's agent, in its directory.
+	networkName = "network.json"
 	// logName is what the agent logs to when it is detached.
 	logName = "agent.log"
 )
@@ -88,6 +90,9 @@ type Start struct {
 	Cluster string
 	// Args are further arguments of muster-node agent.
 	Args []string
+	// Network are the agent's network settings, as package outbound encodes them. They may have a
+	// password, so the agent gets them in a file. Empty: what its environment says.
+	Network []byte
 }
 
 // claim is the content of host.json: whose the host is.
@@ -219,6 +224,13 @@ func (h Host) spawn(ctx context.Context, dir string, s Start) error {
 	defer func() { _ = log.Close() }()
 	from, _ := log.Seek(0, 2)
 	args := append([]string{"agent", "--dir", dir, "--node", string(s.Node), "--detached", "--replace"}, s.Args...)
+	if len(s.Network) > 0 {
+		settings := filepath.Join(dir, networkName)
+		if err := atomicfile.Replace(settings, s.Network); err != nil {
+			return err
+		}
+		args = append(args, "--network", settings)
+	}
 	cmd := exec.Command(h.Program, args...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log

@@ -237,12 +237,17 @@ func chain(cfg *Config) (aws.CredentialsProvider, error) {
 	return loaded.Credentials, nil
 }
 
-// transport is http.DefaultTransport with enough idle connections for a burst of launches.
+// transport is http.DefaultTransport, which has the proxy of the configuration, with enough idle connections for a burst of launches.
 func transport() *http.Transport {
-	return &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		ForceAttemptHTTP2: true, MaxIdleConns: 64, MaxIdleConnsPerHost: 32, IdleConnTimeout: 20 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	dial := t.DialContext
+	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		return dial(ctx, network, address)
 	}
+	t.MaxIdleConns, t.MaxIdleConnsPerHost, t.IdleConnTimeout = 64, 32, 20*time.Second
+	return t
 }
 
 // UserDataLimit is EC2's own. See cloud.Bootable.

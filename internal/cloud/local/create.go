@@ -17,6 +17,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/journal"
+	"github.com/musterhq/muster/internal/atomicfile"
 	"github.com/musterhq/muster/internal/cloud"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -157,6 +158,20 @@ func (p *Provider) start(i *instance, bootDelay time.Duration, replace bool) err
 	if p.cfg.AgentArgs != nil {
 		args = append(args, p.cfg.AgentArgs(i.Tags.Pool)...)
 	}
+	if p.cfg.Network != nil {
+		settings, err := p.cfg.Network(i.Tags.Pool)
+		if err != nil {
+			return err
+		}
+		if len(settings) > 0 {
+			// They may have a password, which must not be in a command line.
+			path := filepath.Join(i.dir, networkName)
+			if err := atomicfile.Replace(path, settings); err != nil {
+				return transient(err, "instance %s", i.id)
+			}
+			args = append(args, "--network", path)
+		}
+	}
 	if bootDelay > 0 {
 		args = append(args, "--boot-delay", bootDelay.String())
 	}
@@ -224,6 +239,9 @@ func (p *Provider) killChildren(ctx context.Context, id muster.InstanceID) error
 	}
 	return nil
 }
+
+// networkName is the file in an instance's directory with the network settings of its agent.
+const networkName = "network.json"
 
 // agentEnv is what an agent needs of the server's environment: it fetches
 // inputs, and nothing else. Commands inherit nothing of it.

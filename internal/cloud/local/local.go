@@ -71,7 +71,10 @@ type Config struct {
 	Offerings  []Offering
 	// AgentArgs are what a pool's configuration adds to the arguments of its nodes' agents. May be nil.
 	AgentArgs func(muster.PoolName) []string
-	Logger    *slog.Logger
+	// Network returns the network settings of a pool's agents, as package outbound encodes them;
+	// empty: they have this process's environment. May be nil.
+	Network func(muster.PoolName) ([]byte, error)
+	Logger  *slog.Logger
 }
 
 // Offering is what can be had of this host.

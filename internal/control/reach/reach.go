@@ -45,6 +45,9 @@ type Config struct {
 	// AgentArgs returns the arguments that a pool's configuration adds for the agents of its nodes.
 	// May be nil.
 	AgentArgs func(n *state.Node) []string
+	// Network returns the network settings of a node's agent, as package outbound encodes them;
+	// empty: those of its environment. May be nil.
+	Network func(n *state.Node) ([]byte, error)
 	// Replacement returns the host key that a node whose host key the server made shows after the
 	// first connection: the private half and the public one as a line. ok is false for nodes whose
 	// provider knows their host keys. May be nil.

@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -67,8 +68,19 @@ func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
 	r.mu.Lock()
 	h.program = program
 	r.mu.Unlock()
-	args := []string{program, "start", "--base", dir, "--node", string(n.ID), "--cluster", r.cfg.Cluster(), "--"}
-	result, err := c.Run(ctx, remote.Command{Args: append(args, r.agentArgs(n, access, dir)...), Root: true, Limit: startTimeout})
+	start := remote.Command{Args: []string{program, "start", "--base", dir, "--node", string(n.ID), "--cluster", r.cfg.Cluster()}, Root: true, Limit: startTimeout}
+	if r.cfg.Network != nil {
+		settings, err := r.cfg.Network(n)
+		if err != nil {
+			return err
+		}
+		// They may have a password, which must not be in a command line.
+		if len(settings) > 0 {
+			start.Args, start.Stdin = append(start.Args, "--network"), bytes.NewReader(settings)
+		}
+	}
+	start.Args = append(append(start.Args, "--"), r.agentArgs(n, access, dir)...)
+	result, err := c.Run(ctx, start)
 	if err != nil {
 		return fmt.Errorf("start its agent: %w", err)
 	}

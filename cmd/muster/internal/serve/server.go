@@ -80,6 +80,9 @@ func nodeFlag(c *cobra.Command, node *string) {
 // not help. All other errors are exit code 1, because the codes that commands have for a server's
 // answers would say something else here.
 func serve(ctx context.Context, config api.ServerConfig, o server.Options) error {
+	if err := server.UseNetwork(&config); err != nil {
+		return cli.Failure(err)
+	}
 	err := server.Run(ctx, config, o)
 	// While it runs, the log ends the process itself; this is what it met while it was opened.
 	var disk *raftlog.StorageError
