@@ -139,14 +139,8 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 			attributes[name] = value
 		}
 	}
-	var settings outbound.Settings
-	if f.outbound != "" {
-		if settings, err = outbound.Read(f.outbound); err != nil {
-			return fmt.Errorf("--network: %w", err)
-		}
-	}
-	if err := settings.Use(); err != nil {
-		return fmt.Errorf("--network: %w", err)
+	if err := useNetwork(f.outbound); err != nil {
+		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if f.detached {
@@ -201,6 +195,22 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	ctx, cancel := user.context(cmd.Context())
 	defer cancel()
 	return a.Run(ctx)
+}
+
+// useNetwork makes this process reach what is outside as the file says; without one as its
+// environment does.
+func useNetwork(path string) error {
+	var settings outbound.Settings
+	if path != "" {
+		var err error
+		if settings, err = outbound.Read(path); err != nil {
+			return fmt.Errorf("--network: %w", err)
+		}
+	}
+	if err := settings.Use(); err != nil {
+		return fmt.Errorf("--network: %w", err)
+	}
+	return nil
 }
 
 func (f agentFlags) capacity() (r muster.Resources, err error) {
