@@ -143,8 +143,12 @@ type SSHSpec struct {
 	User       string `json:"user,omitempty" doc:"Login user. Users other than root need sudo without a password. Default: root."`
 	KeyFile    string `json:"key_file,omitempty" doc:"The private key, without a passphrase. An absolute path."`
 	KnownHosts string `json:"known_hosts,omitempty" doc:"Known hosts file in OpenSSH's format, read again when it changes: the keys of hosts without host_keys here. An absolute path. A host with an unknown key is never used."`
-	Dir        string `json:"dir,omitempty" doc:"Muster's directory on the instance. An absolute path. Default: /var/lib/muster."`
-	Shutdown   string `json:"shutdown,omitempty" doc:"Command that ends the machine when the lease is over. Default: poweroff."`
+	// ProxyJump and what goes with it are the bastion.
+	ProxyJump         string   `json:"proxy_jump,omitempty" doc:"A bastion through which instances are reached, as USER@HOST:PORT. The user defaults to root, the port to 22. It must allow TCP forwarding; all instances share one connection to it. Its key must be in proxy_jump_host_keys or known_hosts."`
+	ProxyJumpKeyFile  string   `json:"proxy_jump_key_file,omitempty" doc:"The private key for the bastion, without a passphrase. An absolute path. Default: the one for the instance."`
+	ProxyJumpHostKeys []string `json:"proxy_jump_host_keys,omitempty" doc:"All valid keys of the bastion, in the format of ssh_host_ed25519_key.pub. Default: those in known_hosts."`
+	Dir               string   `json:"dir,omitempty" doc:"Muster's directory on the instance. An absolute path. Default: /var/lib/muster."`
+	Shutdown          string   `json:"shutdown,omitempty" doc:"Command that ends the machine when the lease is over. Default: poweroff."`
 }
 
 // HostSpec is one host of a static provider.

@@ -50,6 +50,26 @@ type Access struct {
 	Dir string `json:"dir,omitempty"`
 	// Shutdown is the command that ends the machine, for the lease; empty: the agent ends only itself and its sandboxes.
 	Shutdown string `json:"shutdown,omitempty"`
+	// Jump is the host through which this one is reached; nil: directly.
+	Jump *Jump `json:"jump,omitempty"`
+}
+
+// Jump is how to log in on a host that leads to others: a bastion. It needs no more than to let the
+// user in and to forward TCP. Each field is as the one of Access.
+type Jump struct {
+	Address    string   `json:"address"`
+	User       string   `json:"user,omitempty"`
+	KeyFile    string   `json:"key_file"`
+	HostKeys   []string `json:"host_keys,omitempty"`
+	KnownHosts string   `json:"known_hosts,omitempty"`
+}
+
+// Name is what errors call the bastion, as a user writes it: user@address.
+func (j Jump) Name() string {
+	if j.User == "" {
+		return j.Address
+	}
+	return j.User + "@" + j.Address
 }
 
 // Suspender is a Provider whose instances can sleep, keep what is in memory, and cost less meanwhile.

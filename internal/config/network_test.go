@@ -54,3 +54,38 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 }
+
+func TestProxyJump(t *testing.T) {
+	for _, tt := range []struct {
+		change func(s *api.SSHSpec)
+		want   string
+	}{
+		{func(s *api.SSHSpec) { s.ProxyJump = "jump@bastion.example.org:2222" }, ""}, // by known_hosts
+		{func(s *api.SSHSpec) { s.ProxyJump = "10.0.0.9" }, ""},
+		{func(s *api.SSHSpec) { s.ProxyJump = "a@b,c@d" }, `proxy_jump: is "a@b,c@d"; there can be one bastion only`},
+		{func(s *api.SSHSpec) { s.ProxyJumpKeyFile = "/k" }, "proxy_jump_key_file: is for proxy_jump, which is missing"},
+		{func(s *api.SSHSpec) { s.ProxyJumpHostKeys = []string{"k"} }, "proxy_jump_host_keys: are for proxy_jump, which is missing"},
+		{func(s *api.SSHSpec) { s.ProxyJump, s.ProxyJumpKeyFile = "b", "k" }, `proxy_jump_key_file: is "k"; write an absolute path`},
+	} {
+		c := good()
+		c.Providers[0] = labProvider()
+		tt.change(c.Providers[0].SSH)
+		var got []string
+		for _, p := range Validate(c) {
+			got = append(got, p.Location+": "+p.Message)
+		}
+		want := tt.want
+		if want != "" {
+			want = "providers[0].ssh." + want
+		}
+		if text := strings.Join(got, "\n"); text != want {
+			t.Errorf("got  %s\nwant %s", text, want)
+		}
+	}
+	c := good()
+	c.Providers[0] = cloudProvider()
+	c.Providers[0].SSH.ProxyJump = "jump@bastion"
+	if p := Validate(c); len(p) != 1 || !strings.HasPrefix(p[0].Message, "are missing; write the bastion's public key here") {
+		t.Errorf("an unknown bastion: %+v", p)
+	}
+}

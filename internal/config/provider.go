@@ -84,6 +84,23 @@ func (c *checks) ssh(at string, s *api.SSHSpec) {
 	c.absolute(at+".dir", s.Dir)
 	c.user(at+".user", s.User)
 	c.Text(at+".shutdown", s.Shutdown, 4095)
+	c.absolute(at+".proxy_jump_key_file", s.ProxyJumpKeyFile)
+	user, address := api.SplitJump(s.ProxyJump)
+	switch {
+	case s.ProxyJump == "" && s.ProxyJumpKeyFile != "":
+		c.Add(at+".proxy_jump_key_file", "is for proxy_jump, which is missing")
+	case s.ProxyJump == "" && len(s.ProxyJumpHostKeys) > 0:
+		c.Add(at+".proxy_jump_host_keys", "are for proxy_jump, which is missing")
+	case s.ProxyJump == "":
+	case strings.Contains(s.ProxyJump, ","):
+		c.Add(at+".proxy_jump", "is %s; there can be one bastion only", validate.Quote(s.ProxyJump))
+	default:
+		c.address(at+".proxy_jump", address)
+		c.user(at+".proxy_jump", user)
+		if len(s.ProxyJumpHostKeys) == 0 && s.KnownHosts == "" {
+			c.Add(at+".proxy_jump_host_keys", "are missing; write the bastion's public key here: a host is never trusted because it answers")
+		}
+	}
 }
 
 func (c *checks) user(location, name string) {

@@ -63,7 +63,12 @@ func (c Config) dial(ctx context.Context) (*Conn, error) {
 	}
 	raw, err := c.Through(ctx, c.Address)
 	if err != nil {
-		return nil, &muster.Fault{Kind: muster.FaultUnavailable, Message: "host " + c.Address, Err: err}
+		f := &muster.Fault{Kind: muster.FaultUnavailable, Message: "host " + c.Address, Err: err}
+		// What an operator has to change on the host in between does not pass by waiting.
+		if kind := muster.KindOf(err); kind == muster.FaultAuth || kind == muster.FaultInvalid {
+			f.Kind = kind
+		}
+		return nil, f
 	}
 	w := newWire(raw, c.Silence)
 	// The limit for each read is not enough: a peer may send one byte now and then.

@@ -124,7 +124,16 @@ func access(s *api.SSHSpec) cloud.Access {
 	if s == nil {
 		return cloud.Access{}
 	}
-	return cloud.Access{User: s.User, KeyFile: s.KeyFile, KnownHosts: s.KnownHosts, Dir: s.Dir, Shutdown: s.Shutdown}
+	a := cloud.Access{User: s.User, KeyFile: s.KeyFile, KnownHosts: s.KnownHosts, Dir: s.Dir, Shutdown: s.Shutdown}
+	if s.ProxyJump != "" {
+		a.Jump = &cloud.Jump{KeyFile: s.ProxyJumpKeyFile, HostKeys: s.ProxyJumpHostKeys}
+		a.Jump.User, a.Jump.Address = api.SplitJump(s.ProxyJump)
+		// Keys in the configuration are the only ones that count, as for hosts.
+		if len(a.Jump.HostKeys) == 0 {
+			a.Jump.KnownHosts = s.KnownHosts
+		}
+	}
+	return a
 }
 
 // staticConfig is the configuration of a provider of fixed hosts. A host's own settings come before

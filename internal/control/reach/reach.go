@@ -77,6 +77,8 @@ type Reach struct {
 	hosts map[muster.NodeID]*host
 	// known has the parsed known_hosts files by path.
 	known map[string]*remote.KnownHosts // by path
+	// jumps are the names of the bastions in the pool. mu guards it.
+	jumps map[string]bool
 }
 
 // host is what is known about a node that was entered. Reach.mu guards it.
@@ -103,7 +105,7 @@ func New(cfg Config) (*Reach, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Reach{cfg: cfg, log: cfg.Logger, pool: pool, hosts: map[muster.NodeID]*host{}, known: map[string]*remote.KnownHosts{}}, nil
+	return &Reach{cfg: cfg, log: cfg.Logger, pool: pool, hosts: map[muster.NodeID]*host{}, known: map[string]*remote.KnownHosts{}, jumps: map[string]bool{}}, nil
 }
 
 // Run keeps the connections until ctx ends.
@@ -217,9 +219,13 @@ func (r *Reach) Leave(id muster.NodeID) {
 	// The entry goes first, so that conn, which checks it after it has added a connection, removes
 	// what it adds from now on.
 	r.mu.Lock()
+	left := r.hosts[id]
 	delete(r.hosts, id)
 	r.mu.Unlock()
 	r.pool.Remove(string(id))
+	if left != nil && left.access.Jump != nil {
+		r.dropJumps()
+	}
 }
 
 // LeaveAllBut leaves every node for which keep returns false.
@@ -273,12 +279,18 @@ func (r *Reach) conn(ctx context.Context, n *state.Node, p cloud.Provider) (*rem
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.ID, err)
 	}
+	if access.Jump != nil {
+		if config.Through, err = r.throughShared(access); err != nil {
+			return nil, fmt.Errorf("node %s: %w", n.ID, err)
+		}
+	}
 	if err := r.pool.Set(string(n.ID), config); err != nil {
 		return nil, err
 	}
 	if !r.has(n.ID) {
 		// Leave may have run before Set, and then it removed nothing.
 		r.pool.Remove(string(n.ID))
+		r.dropJumps()
 		return nil, errLeft(n.ID)
 	}
 	c, err := r.pool.Get(ctx, string(n.ID))

@@ -201,6 +201,11 @@ func (r *Reach) once(ctx context.Context, a cloud.Access) (*remote.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
+	if a.Jump != nil {
+		if config.Through, err = r.throughOwn(a); err != nil {
+			return nil, err
+		}
+	}
 	return remote.Dial(ctx, config)
 }
 

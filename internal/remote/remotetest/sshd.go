@@ -135,3 +135,6 @@ func (o *output) String() string {
 	defer o.mu.Unlock()
 	return o.b.String()
 }
+
+// Stop ends the server, so that it takes no new connections. Those that it has go on.
+func (h *Host) Stop() { _ = h.cmd.Process.Kill() }
