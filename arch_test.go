@@ -79,6 +79,8 @@ var rules = []rule{
 	{place: "internal/cloud/gce", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"golang.org/x/oauth2"}},
 	{place: "internal/cloud/hetzner/hetznertest", third: []string{"github.com/hetznercloud/hcloud-go/v2"}},
 	{place: "internal/cloud/hetzner", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/hetznercloud/hcloud-go/v2"}},
+	{place: "internal/cloud/openstack/openstacktest", may: []string{"internal/cloud/script"}},
+	{place: "internal/cloud/openstack", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/gophercloud/gophercloud/v2"}},
 	{place: "internal/cloud/script"},
 	{place: "internal/cloud/...", may: []string{".", "api", "internal/cloud", "internal/cloud/driver", "internal/cloud/script"}, third: []string{"*"}},
 	{place: "internal/cloud", may: []string{".", "api"}},
@@ -306,7 +308,7 @@ func isSelf(dir, what string) bool { return what == path.Join(module, dir) }
 
 // clouds are the drivers of which a lean program has none, since their libraries are large, and the
 // package that knows them all.
-var clouds = []string{"internal/cloud/azure", "internal/cloud/clouds", "internal/cloud/ec2", "internal/cloud/gce", "internal/cloud/hetzner", "internal/cloud/qemu", "internal/registry/identities"}
+var clouds = []string{"internal/cloud/azure", "internal/cloud/clouds", "internal/cloud/ec2", "internal/cloud/gce", "internal/cloud/hetzner", "internal/cloud/openstack", "internal/cloud/qemu", "internal/registry/identities"}
 
 // Nothing brings a cloud's library into nodes, nor into a lean program: only internal/cloud/clouds
 // imports drivers, and what imports that has the build constraint !lean.
