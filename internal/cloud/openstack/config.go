@@ -38,7 +38,7 @@ type Config struct {
 	Types driver.Globs
 	// Image is a name or an id. Of several images of a name the newest is used.
 	Image string
-	// Disk is the size of the root volume of flavors that have no disk; 0: 20 GiB.
+	// Disk is the size of the root volume of flavors that have no disk; 0: 50 GiB.
 	Disk   muster.Bytes
 	Prices driver.Prices
 
@@ -57,7 +57,7 @@ type Config struct {
 
 const (
 	defaultPoll = 2 * time.Second
-	defaultDisk = 20 * muster.GiB
+	defaultDisk = 50 * muster.GiB
 	defaultUser = "debian"
 	// microversion is of Nova's release Rocky: tags in a create, extra specs in flavors, and cells that
 	// are down in lists.

@@ -74,7 +74,7 @@ func (p *Provider) create(ctx context.Context, in *cloud.Intent) (cloud.Instance
 	if err != nil {
 		return cloud.Instance{}, err
 	}
-	// The lock is given back also when the call's time is over.
+	// The lock is released also when the call's time is over.
 	defer unlock(context.WithoutCancel(ctx))
 	if have, err := p.find(ctx, s, in, opts.Name); err != nil || have.ID != "" {
 		return have, err
@@ -180,7 +180,7 @@ func (p *Provider) find(ctx context.Context, s *session, in *cloud.Intent, name 
 }
 
 // lock keeps other servers of Muster from making the server of this name at the same time. The lock
-// is a key pair, the one thing whose name is unique. What it returns gives it back.
+// is a key pair, the one thing whose name is unique. What it returns releases it.
 func (p *Provider) lock(ctx context.Context, s *session, name string) (unlock func(context.Context), err error) {
 	what := "lock of server " + name
 	for range 2 {
@@ -233,7 +233,7 @@ func (p *Provider) unlock(ctx context.Context, s *session, name string) {
 	defer cancel()
 	if err := keypairs.Delete(ctx, s.compute, name, nil).ExtractErr(); err != nil && status(err) != http.StatusNotFound {
 		// It is old enough to be taken over in some minutes, and nothing else needs it.
-		p.log.Warn("a lock cannot be given back", "provider", p.cfg.Name, "keypair", name, "err", err)
+		p.log.Warn("a lock cannot be released", "provider", p.cfg.Name, "keypair", name, "err", err)
 	}
 }
 

@@ -2,7 +2,6 @@ package openstack
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
@@ -14,36 +13,36 @@ import (
 // change is an action that brings a server into another state.
 type change struct {
 	verb string
-	// to is the state that it leads to. Of from nothing else than an action can be made.
-	to, from string
+	// to is the state that it leads to, and task Nova's word for being on the way there.
+	to, task string
 	do       func(ctx context.Context, c *gophercloud.ServiceClient, id string) error
 }
 
 // Suspend is cloud.Suspender's. The hypervisor writes the memory to its disk; quota and, with most
 // operators, the price stay.
 func (p *Provider) Suspend(ctx context.Context, ids []muster.InstanceID) []error {
-	return p.changeAll(ctx, ids, change{"suspend", statusSuspended, statusActive, func(ctx context.Context, c *gophercloud.ServiceClient, id string) error {
+	return p.changeAll(ctx, ids, change{"suspend", statusSuspended, "suspending", func(ctx context.Context, c *gophercloud.ServiceClient, id string) error {
 		return servers.Suspend(ctx, c, id).ExtractErr()
 	}})
 }
 
 // Resume is cloud.Suspender's.
 func (p *Provider) Resume(ctx context.Context, ids []muster.InstanceID) []error {
-	return p.changeAll(ctx, ids, change{"resume", statusActive, statusSuspended, func(ctx context.Context, c *gophercloud.ServiceClient, id string) error {
+	return p.changeAll(ctx, ids, change{"resume", statusActive, "resuming", func(ctx context.Context, c *gophercloud.ServiceClient, id string) error {
 		return servers.Resume(ctx, c, id).ExtractErr()
 	}})
 }
 
 // Stop is cloud.Stopper's.
 func (p *Provider) Stop(ctx context.Context, ids []muster.InstanceID) []error {
-	return p.changeAll(ctx, ids, change{"stop", statusShutoff, statusActive, func(ctx context.Context, c *gophercloud.ServiceClient, id string) error {
+	return p.changeAll(ctx, ids, change{"stop", statusShutoff, "powering-off", func(ctx context.Context, c *gophercloud.ServiceClient, id string) error {
 		return servers.Stop(ctx, c, id).ExtractErr()
 	}})
 }
 
 // Start is cloud.Stopper's.
 func (p *Provider) Start(ctx context.Context, ids []muster.InstanceID) []error {
-	return p.changeAll(ctx, ids, change{"start", statusActive, statusShutoff, func(ctx context.Context, c *gophercloud.ServiceClient, id string) error {
+	return p.changeAll(ctx, ids, change{"start", statusActive, "powering-on", func(ctx context.Context, c *gophercloud.ServiceClient, id string) error {
 		return servers.Start(ctx, c, id).ExtractErr()
 	}})
 }
@@ -60,7 +59,7 @@ func (p *Provider) change(ctx context.Context, id muster.InstanceID, c change) e
 	switch {
 	case err != nil:
 		return err
-	case now.Status == c.to && now.TaskState == "":
+	case now.Status == c.to && now.TaskState == "", now.TaskState == c.task:
 		return nil
 	}
 	what := c.verb + " server " + string(id)
@@ -73,12 +72,7 @@ func (p *Provider) change(ctx context.Context, id muster.InstanceID, c change) e
 	}
 	ctx, sent := driver.Trace(ctx)
 	if err := c.do(ctx, s.compute, string(id)); err != nil {
-		f := p.fault(call{what: what, sent: sent}, err)
-		if status(err) == http.StatusConflict && now.Status == c.from && now.TaskState == "" && f.Kind == muster.FaultTransient {
-			// The state was right, so another call of the same kind came first, or will be over soon.
-			f.Message += ": it is busy"
-		}
-		return f
+		return p.fault(call{what: what, sent: sent}, err)
 	}
 	return nil
 }

@@ -57,6 +57,9 @@ type Options struct {
 	Machines Machines
 	// Now is the clock; nil: the system's.
 	Now func() time.Time
+	// Services are the addresses in the catalog by type, as compute; nil: the stand-in's own. With them
+	// it is the identity service of a Nova that runs elsewhere.
+	Services map[string]string
 	// Script says what goes wrong, see Play.
 	Script string
 }
@@ -315,9 +318,14 @@ func (p *Project) signIn(w http.ResponseWriter, r *http.Request) {
 	p.tokens[token] = true
 	p.mu.Unlock()
 	var catalog []any
-	for kind, path := range map[string]string{"compute": "/compute/v2.1", "network": "/network", "image": "/image", "block-storage": "/volume/v3"} {
+	services := p.options.Services
+	if services == nil {
+		at := "http://" + r.Host
+		services = map[string]string{"compute": at + "/compute/v2.1", "network": at + "/network", "image": at + "/image", "block-storage": at + "/volume/v3"}
+	}
+	for kind, address := range services {
 		catalog = append(catalog, map[string]any{"type": kind, "name": kind, "id": kind, "endpoints": []any{map[string]any{
-			"id": kind, "interface": "public", "region": "RegionOne", "region_id": "RegionOne", "url": "http://" + r.Host + path}}})
+			"id": kind, "interface": "public", "region": "RegionOne", "region_id": "RegionOne", "url": address}}})
 	}
 	w.Header().Set("X-Subject-Token", token)
 	answer(w, http.StatusCreated, map[string]any{"token": map[string]any{"methods": []string{"application_credential"},

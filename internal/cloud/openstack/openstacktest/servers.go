@@ -50,31 +50,78 @@ var kinds = []kind{
 // zones of the cloud; the last one is not available.
 var zones = []string{"az1", "az2", "az3"}
 
+// wanted is the body of a create.
+type wanted struct {
+	Name           string            `json:"name"`
+	ImageRef       string            `json:"imageRef"`
+	FlavorRef      string            `json:"flavorRef"`
+	Zone           string            `json:"availability_zone"`
+	UserData       string            `json:"user_data"`
+	Metadata       map[string]string `json:"metadata"`
+	Tags           []string          `json:"tags"`
+	SecurityGroups []struct {
+		Name string `json:"name"`
+	} `json:"security_groups"`
+	Networks []struct {
+		UUID string `json:"uuid"`
+	} `json:"networks"`
+	Disks []struct {
+		Index  int    `json:"boot_index"`
+		UUID   string `json:"uuid"`
+		From   string `json:"source_type"`
+		To     string `json:"destination_type"`
+		Size   int    `json:"volume_size"`
+		Delete bool   `json:"delete_on_termination"`
+	} `json:"block_device_mapping_v2"`
+}
+
+// volume reports whether the root disk is a volume that goes with the server.
+func (s *wanted) volume() bool {
+	return len(s.Disks) == 1 && s.Disks[0].Delete && s.Disks[0].Size > 0 && s.Disks[0].To == "volume"
+}
+
+// wrong is what Nova's API refuses at once; empty: nothing.
+func (s *wanted) wrong() string {
+	image := s.ImageRef
+	if s.volume() {
+		image = s.Disks[0].UUID
+	}
+	switch {
+	case !slices.ContainsFunc(kinds, func(k kind) bool { return k.id == s.FlavorRef }):
+		return "Flavor " + s.FlavorRef + " could not be found."
+	case image != ImageID && image != oldImageID:
+		return "Image " + image + " could not be found."
+	case len(s.Networks) != 1 || s.Networks[0].UUID != NetworkID:
+		return "Network could not be found."
+	case s.Zone != "" && !slices.Contains(zones[:2], s.Zone):
+		return "The requested availability zone is not available"
+	case len(s.UserData) > 65535:
+		return "Invalid input for field/attribute user_data. Value is too long"
+	}
+	for k, v := range s.Metadata {
+		if len(k) > 255 || len(v) > 255 {
+			return "Metadata property value greater than 255 characters"
+		}
+	}
+	for _, t := range s.Tags {
+		if len(t) > 60 || strings.ContainsAny(t, "/,") {
+			return "Invalid input for field/attribute tags"
+		}
+	}
+	for _, g := range s.SecurityGroups {
+		if g.Name != "default" {
+			return "Unable to find security_group with name or id '" + g.Name + "'"
+		}
+	}
+	if _, err := base64.StdEncoding.DecodeString(s.UserData); err != nil {
+		return "User data needs to be valid base 64."
+	}
+	return ""
+}
+
 func (p *Project) createServer(w http.ResponseWriter, r *http.Request) {
 	var q struct {
-		Server struct {
-			Name           string            `json:"name"`
-			ImageRef       string            `json:"imageRef"`
-			FlavorRef      string            `json:"flavorRef"`
-			Zone           string            `json:"availability_zone"`
-			UserData       string            `json:"user_data"`
-			Metadata       map[string]string `json:"metadata"`
-			Tags           []string          `json:"tags"`
-			SecurityGroups []struct {
-				Name string `json:"name"`
-			} `json:"security_groups"`
-			Networks []struct {
-				UUID string `json:"uuid"`
-			} `json:"networks"`
-			Disks []struct {
-				Index  int    `json:"boot_index"`
-				UUID   string `json:"uuid"`
-				From   string `json:"source_type"`
-				To     string `json:"destination_type"`
-				Size   int    `json:"volume_size"`
-				Delete bool   `json:"delete_on_termination"`
-			} `json:"block_device_mapping_v2"`
-		} `json:"server"`
+		Server wanted `json:"server"`
 	}
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
@@ -83,53 +130,17 @@ func (p *Project) createServer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := &q.Server
-	image, volume := s.ImageRef, len(s.Disks) == 1 && s.Disks[0].Delete && s.Disks[0].Size > 0 && s.Disks[0].To == "volume"
-	if volume {
-		image = s.Disks[0].UUID
-	}
-	at := slices.IndexFunc(kinds, func(k kind) bool { return k.id == s.FlavorRef })
-	tooLong := func(k, v string) bool { return len(k) > 255 || len(v) > 255 }
-	bad := ""
-	switch {
-	case at < 0:
-		bad = "Flavor " + s.FlavorRef + " could not be found."
-	case image != ImageID && image != oldImageID:
-		bad = "Image " + image + " could not be found."
-	case len(s.Networks) != 1 || s.Networks[0].UUID != NetworkID:
-		bad = "Network could not be found."
-	case s.Zone != "" && !slices.Contains(zones[:2], s.Zone):
-		bad = "The requested availability zone is not available"
-	case len(s.UserData) > 65535:
-		bad = "Invalid input for field/attribute user_data. Value is too long"
-	}
-	for k, v := range s.Metadata {
-		if tooLong(k, v) {
-			bad = "Metadata property value greater than 255 characters"
-		}
-	}
-	for _, t := range s.Tags {
-		if len(t) > 60 || strings.ContainsAny(t, "/,") {
-			bad = "Invalid input for field/attribute tags"
-		}
-	}
-	for _, g := range s.SecurityGroups {
-		if g.Name != "default" {
-			bad = "Unable to find security_group with name or id '" + g.Name + "'"
-		}
-	}
-	userData, err := base64.StdEncoding.DecodeString(s.UserData)
-	if err != nil {
-		bad = "User data needs to be valid base 64."
-	}
-	if bad != "" {
-		refused(w, http.StatusBadRequest, "badRequest", bad)
+	if wrong := s.wrong(); wrong != "" {
+		refused(w, http.StatusBadRequest, "badRequest", wrong)
 		return
 	}
-	k := kinds[at]
+	userData, _ := base64.StdEncoding.DecodeString(s.UserData)
+	k := kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.id == s.FlavorRef })]
 	p.mu.Lock()
 	p.settleLocked()
+	bad := ""
 	switch {
-	case k.disk == 0 && !volume:
+	case k.disk == 0 && !s.volume():
 		bad = "Only volume-backed servers are allowed for flavors with zero disk."
 	case len(p.servers) >= p.options.MaxServers || p.strikesLocked("quota", subject{}):
 		bad = fmt.Sprintf("Quota exceeded for instances: Requested 1, but already used %d of %d instances", len(p.servers), p.options.MaxServers)
@@ -139,9 +150,20 @@ func (p *Project) createServer(w http.ResponseWriter, r *http.Request) {
 		refused(w, http.StatusForbidden, "forbidden", bad)
 		return
 	}
+	v := p.makeLocked(s, k, string(userData))
+	id, fails := v.ID, v.Fault != ""
+	p.mu.Unlock()
+	if !fails {
+		p.boot(id, userData)
+	}
+	answer(w, http.StatusAccepted, map[string]any{"server": map[string]any{"id": id, "adminPass": "x", "links": []any{}}})
+}
+
+// makeLocked makes a server.
+func (p *Project) makeLocked(s *wanted, k kind, userData string) *Server {
 	now := p.now()
-	v := &Server{ID: p.idLocked(), Name: s.Name, Status: "BUILD", Zone: s.Zone, Flavor: k.name, Metadata: s.Metadata, Tags: s.Tags, UserData: string(userData),
-		Created: now, Volume: volume, ready: now.Add(p.options.Build), Address: fmt.Sprintf("10.0.%d.%d", p.last/250%250, p.last%250+2)}
+	v := &Server{ID: p.idLocked(), Name: s.Name, Status: "BUILD", Zone: s.Zone, Flavor: k.name, Metadata: s.Metadata, Tags: s.Tags, UserData: userData,
+		Created: now, Volume: s.volume(), ready: now.Add(p.options.Build), Address: fmt.Sprintf("10.0.%d.%d", p.last/250%250, p.last%250+2)}
 	if v.Metadata == nil {
 		v.Metadata = map[string]string{}
 	}
@@ -151,12 +173,7 @@ func (p *Project) createServer(w http.ResponseWriter, r *http.Request) {
 	p.servers[v.ID] = v
 	p.ever = append(p.ever, Made{ID: v.ID, Token: v.Metadata["muster-token"]})
 	p.settleLocked()
-	id, fails := v.ID, v.Fault != ""
-	p.mu.Unlock()
-	if !fails {
-		p.boot(id, userData)
-	}
-	answer(w, http.StatusAccepted, map[string]any{"server": map[string]any{"id": id, "adminPass": "x", "links": []any{}}})
+	return v
 }
 
 // boot starts the machine behind a server.
