@@ -125,7 +125,7 @@ type RetentionConfig struct {
 // ProviderSpec is one configured cloud.
 type ProviderSpec struct {
 	Name      string            `json:"name" doc:"Pools refer to it by this name."`
-	Type      string            `json:"type" enum:"local,static,exec,qemu,ec2,hetzner,gce,azure" doc:"local: instances are agent processes on the server's own host. static: hosts of your own, reached over SSH. exec: a program of yours makes them (docs/providers.md). qemu: virtual machines on the server's own host (docs/clouds/qemu.md). ec2: Amazon EC2 (docs/clouds/ec2.md). hetzner: Hetzner Cloud (docs/clouds/hetzner.md). gce: Google Compute Engine (docs/clouds/gce.md). azure: Microsoft Azure (docs/clouds/azure.md)."`
+	Type      string            `json:"type" enum:"local,static,exec,qemu,ec2,hetzner,gce,azure,openstack" doc:"local: instances are agent processes on the server's own host. static: hosts of your own, reached over SSH. exec: a program of yours makes them (docs/providers.md). qemu: virtual machines on the server's own host (docs/clouds/qemu.md). ec2: Amazon EC2 (docs/clouds/ec2.md). hetzner: Hetzner Cloud (docs/clouds/hetzner.md). gce: Google Compute Engine (docs/clouds/gce.md). azure: Microsoft Azure (docs/clouds/azure.md). openstack: a cloud of OpenStack (docs/clouds/openstack.md)."`
 	Offerings []OfferingSpec    `json:"offerings,omitempty" doc:"Its offerings, of local, static and qemu; others know them."`
 	SSH       *SSHSpec          `json:"ssh,omitempty" doc:"How instances are reached, of all but local. Clouds need none: the server has a key of its own, and knows the login user of its images."`
 	Hosts     []HostSpec        `json:"hosts,omitempty" doc:"Of static: the hosts."`
@@ -134,7 +134,7 @@ type ProviderSpec struct {
 	Timeout   Duration          `json:"timeout,omitempty" zero:"1m" doc:"Of exec: how long one call may take. Default: 1m."`
 	BootProbe ProbeSpec         `json:"boot_probe,omitzero" doc:"Of all but local: a command that must succeed on a new instance before it gets an agent. A pool can have its own. Default of clouds: cloud-init is done."`
 	// ShutdownEndsBilling is the operator's word for it.
-	ShutdownEndsBilling bool `json:"shutdown_ends_billing,omitempty" doc:"Of exec: an instance that shuts itself down costs nothing. Pools then have a default lease of 1h."`
+	ShutdownEndsBilling bool `json:"shutdown_ends_billing,omitempty" doc:"Of exec and openstack: an instance that shuts itself down costs nothing. Pools then have a default lease of 1h."`
 	CloudSpec
 }
 
@@ -220,7 +220,7 @@ type PoolSpec struct {
 	// Network is for networks that differ from the server's.
 	Network    *NetworkConfig `json:"network,omitempty" doc:"Replaces the server's network for its nodes, all fields of it. Running agents keep their setting until they restart. Default: the server's."`
 	InputLimit Size           `json:"input_limit,omitempty" zero:"4GiB" doc:"Largest size of an input from a URL. All inputs of one allocation together may have 16 times that size. Running agents keep their setting until they restart. Default: 4GiB."`
-	Lease      Duration       `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node shuts itself down when no server has contacted it for this time; held nodes do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and its work end. At least 2m. Default: 1h if a shutdown ends billing, else none."`
+	Lease      Duration       `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node shuts itself down when no server has contacted it for this time; held nodes do not. Of types exec and openstack with shutdown_ends_billing: the machine shuts down. Of local: the agent and its work end. At least 2m. Default: 1h if a shutdown ends billing, else none."`
 	Budget     BudgetSpec     `json:"budget,omitzero" doc:"Budget of the pool. Beyond it nothing is launched; running work goes on."`
 	// Placement is how members are put on its nodes, Meta what is told of them.
 	Placement string            `json:"placement,omitempty" enum:"binpack,spread" doc:"binpack: the fullest node that fits, so that whole nodes become idle. spread: the emptiest node, so that members disturb each other least. Default: binpack."`

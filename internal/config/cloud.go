@@ -14,14 +14,17 @@ import (
 
 // cloud checks the fields of clouds: none where another type has them, and all that a type needs.
 func (c *checks) cloud(at string, p *api.ProviderSpec) {
-	const ec2, hetzner, gce, azure = api.ProviderEC2, api.ProviderHetzner, api.ProviderGCE, api.ProviderAzure
-	all, real := api.CloudTypes(), []string{ec2, hetzner, gce, azure}
+	const ec2, hetzner, gce, azure, openstack = api.ProviderEC2, api.ProviderHetzner, api.ProviderGCE, api.ProviderAzure, api.ProviderOpenStack
+	all, real := api.CloudTypes(), []string{ec2, hetzner, gce, azure, openstack}
+	// The addresses of an OpenStack cloud are in clouds.yaml, and floating ones are not made.
+	addressed := []string{ec2, hetzner, gce, azure}
 	c.ofTypes(at, p.Type, []fieldOf{
-		{"region", p.Region != "", []string{ec2}},
+		{"region", p.Region != "", []string{ec2, openstack}},
 		{"subnets", len(p.Subnets) > 0, []string{ec2}},
-		{"security_groups", len(p.SecurityGroups) > 0, []string{ec2, azure}},
+		{"security_groups", len(p.SecurityGroups) > 0, []string{ec2, azure, openstack}},
 		{"instance_profile", p.Profile != "", []string{ec2}},
-		{"network", p.Network != "", []string{hetzner, gce}},
+		{"network", p.Network != "", []string{hetzner, gce, openstack}},
+		{"cloud", p.Cloud != "", []string{openstack}},
 		{"locations", len(p.Locations) > 0, []string{hetzner}},
 		{"project", p.Project != "", []string{gce}},
 		{"zones", len(p.Zones) > 0, []string{gce, azure}},
@@ -34,15 +37,15 @@ func (c *checks) cloud(at string, p *api.ProviderSpec) {
 		{"image", p.Image != "", all},
 		{"types", len(p.Types) > 0, real},
 		{"markets", len(p.Markets) > 0, []string{ec2, gce, azure}},
-		{"disk", p.Disk != 0, []string{ec2, gce, azure}},
-		{"public_ip", p.PublicIP, real},
+		{"disk", p.Disk != 0, []string{ec2, gce, azure, openstack}},
+		{"public_ip", p.PublicIP, addressed},
 		{"user_data_file", p.UserDataFile != "", all},
-		{"credentials", p.Credentials != api.CloudCredentials{}, []string{ec2, gce}},
+		{"credentials", p.Credentials != api.CloudCredentials{}, []string{ec2, gce, openstack}},
 		{"rates", p.Rates != api.CloudRates{}, real},
 		{"prices", len(p.Prices) > 0, real},
 		{"prices_file", p.PricesFile != "", real},
 		{"price_factor", p.PriceFactor != 0, real},
-		{"endpoint", p.Endpoint != "", real},
+		{"endpoint", p.Endpoint != "", addressed},
 		{"accelerator", p.Accelerator != "", []string{api.ProviderQemu}},
 		{"labels", len(p.Labels) > 0, append([]string{api.ProviderExec}, real...)},
 	})
@@ -115,6 +118,14 @@ func (c *checks) cloudNeeds(at string, p *api.ProviderSpec) {
 		if len(p.SecurityGroups) > 1 {
 			c.Add(at+".security_groups", "has %d entries; an instance of azure has one at most", len(p.SecurityGroups))
 		}
+	case api.ProviderOpenStack:
+		need("cloud", p.Cloud != "", "name an entry of clouds.yaml; the dashboard makes the file under Identity, Application Credentials")
+		need("network", p.Network != "", "name the network of the instances; `openstack network list` prints them")
+		need("image", p.Image != "", "name an image with cloud-init; `openstack image list` prints them")
+		need("prices", len(p.Prices) > 0 || p.PricesFile != "", "name a price for each flavor that may be used, as m1.large: 0.08; OpenStack knows none")
+		if p.Credentials.Profile != "" {
+			c.Add(at+".credentials.profile", "is for providers of type ec2; this one is openstack")
+		}
 	case api.ProviderQemu:
 		need("image", p.Image != "", "name a disk image with cloud-init; `make vm-image` builds one")
 		c.absolute(at+".image", p.Image)
@@ -131,6 +142,9 @@ func cloudDefaults(p *api.ProviderSpec) {
 	}
 	if p.Type != api.ProviderQemu {
 		fill(&p.PriceFactor, 1)
+	}
+	if p.Type == api.ProviderOpenStack {
+		fill(&p.Disk, defaultCloudDisk)
 	}
 	if p.Type == api.ProviderEC2 || p.Type == api.ProviderGCE || p.Type == api.ProviderAzure {
 		fill(&p.Disk, defaultCloudDisk)

@@ -13,9 +13,10 @@ func clouds() map[string]api.ProviderSpec {
 		return api.ProviderSpec{Name: "local", Type: kind, CloudSpec: c}
 	}
 	return map[string]api.ProviderSpec{
-		"ec2":     cloud("ec2", api.CloudSpec{Region: "eu-central-1", Subnets: []string{"subnet-0a"}, SecurityGroups: []string{"sg-0c"}}),
-		"gce":     cloud("gce", api.CloudSpec{Project: "acme", Zones: []string{"europe-west1-b"}, PricesFile: "/etc/muster/gce-prices.yaml"}),
-		"hetzner": cloud("hetzner", api.CloudSpec{TokenFile: "/etc/muster/hcloud.token", Locations: []string{"fsn1"}}),
+		"ec2":       cloud("ec2", api.CloudSpec{Region: "eu-central-1", Subnets: []string{"subnet-0a"}, SecurityGroups: []string{"sg-0c"}}),
+		"gce":       cloud("gce", api.CloudSpec{Project: "acme", Zones: []string{"europe-west1-b"}, PricesFile: "/etc/muster/gce-prices.yaml"}),
+		"hetzner":   cloud("hetzner", api.CloudSpec{TokenFile: "/etc/muster/hcloud.token", Locations: []string{"fsn1"}}),
+		"openstack": cloud("openstack", api.CloudSpec{Cloud: "acme", Network: "nodes", Image: "debian-12", Prices: map[string]float64{"m1.large": 0.08}}),
 		"azure": cloud("azure", api.CloudSpec{Subscription: "00000000-1111-2222-3333-444444444444", ResourceGroup: "muster", Location: "westeurope",
 			Subnet: "/subscriptions/0/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/main/subnets/nodes"}),
 		"qemu": cloud("qemu", api.CloudSpec{Image: "/var/lib/muster/images/debian-12.qcow2"}),
@@ -68,12 +69,14 @@ func TestCloudRefusals(t *testing.T) {
 		{"ec2", func(p *api.ProviderSpec) { p.Rates.Create = -1 }, `providers[0].rates.create: is -1; it is 0 to 10000 a second`},
 		{"ec2", func(p *api.ProviderSpec) { p.Prices = map[string]float64{"m7i": -1} }, `providers[0].prices.m7i: is -1; it is 0 to 1e9`},
 		{"qemu", func(p *api.ProviderSpec) { p.Markets = []string{"spot"} }, `providers[0].markets: is for providers of type ec2, gce and azure; this one is qemu`},
-		{"hetzner", func(p *api.ProviderSpec) { p.Disk = 1 }, `providers[0].disk: is for providers of type ec2, gce and azure; this one is hetzner`},
+		{"openstack", func(p *api.ProviderSpec) { p.PublicIP = true }, `providers[0].public_ip: is for providers of type ec2, hetzner, gce and azure; this one is openstack`},
+		{"openstack", func(p *api.ProviderSpec) { p.Credentials.Profile = "x" }, `providers[0].credentials.profile: is for providers of type ec2; this one is openstack`},
+		{"hetzner", func(p *api.ProviderSpec) { p.Disk = 1 }, `providers[0].disk: is for providers of type ec2, gce, azure and openstack; this one is hetzner`},
 		{"ec2", func(p *api.ProviderSpec) { p.SSH = &api.SSHSpec{KnownHosts: "/known_hosts"} }, `providers[0].ssh.known_hosts: is for hosts that have their keys already; the server makes those of this provider's instances`},
 		{"gce", func(p *api.ProviderSpec) { p.Credentials.Profile = "x" }, `providers[0].credentials.profile: is for providers of type ec2; this one is gce`},
 		{"ec2", func(p *api.ProviderSpec) { p.MaxLife = 1 }, `providers[0].max_life: is for providers of type gce; this one is ec2`},
 		{"azure", func(p *api.ProviderSpec) { p.SecurityGroups = []string{"a", "b"} }, `providers[0].security_groups: has 2 entries; an instance of azure has one at most`},
-		{"azure", func(p *api.ProviderSpec) { p.Region = "westeurope" }, `providers[0].region: is for providers of type ec2; this one is azure`},
+		{"azure", func(p *api.ProviderSpec) { p.Region = "westeurope" }, `providers[0].region: is for providers of type ec2 and openstack; this one is azure`},
 		{"qemu", func(p *api.ProviderSpec) { p.Image = "debian-12" }, `providers[0].image: is "debian-12"; write an absolute path`},
 	} {
 		s := good()

@@ -31,7 +31,7 @@ func (c *checks) providerOfType(at string, p *api.ProviderSpec) {
 		{"env", len(p.Env) > 0, []string{api.ProviderExec}},
 		{"timeout", p.Timeout != 0, []string{api.ProviderExec}},
 		{"boot_probe", p.BootProbe != api.ProbeSpec{}, remote},
-		{"shutdown_ends_billing", p.ShutdownEndsBilling, []string{api.ProviderExec}},
+		{"shutdown_ends_billing", p.ShutdownEndsBilling, []string{api.ProviderExec, api.ProviderOpenStack}},
 	})
 	c.cloud(at, p)
 	if p.SSH != nil {
@@ -243,7 +243,7 @@ func (c *checks) poolOfProvider(at string, p *api.PoolSpec, v *api.ProviderSpec)
 		c.Add(at+".lease", "is only where a shutdown ends billing, and Hetzner bills servers that are switched off")
 	case v.Type == api.ProviderAzure:
 		c.Add(at+".lease", "is only where a shutdown ends billing, and Azure bills machines that shut themselves down")
-	case v.Type == api.ProviderExec && !v.ShutdownEndsBilling:
+	case (v.Type == api.ProviderExec || v.Type == api.ProviderOpenStack) && !v.ShutdownEndsBilling:
 		c.Add(at+".lease", "is only where a shutdown ends billing; if it does, say shutdown_ends_billing: true of provider %s", v.Name)
 	case p.Lease < minLease:
 		c.Add(at+".lease", "is %s; it is at least %s, longer than a restart of the server takes", p.Lease, minLease)

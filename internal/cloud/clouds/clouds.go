@@ -21,6 +21,7 @@ import (
 	"github.com/musterhq/muster/internal/cloud/ec2"
 	"github.com/musterhq/muster/internal/cloud/gce"
 	"github.com/musterhq/muster/internal/cloud/hetzner"
+	"github.com/musterhq/muster/internal/cloud/openstack"
 	"github.com/musterhq/muster/internal/cloud/qemu"
 )
 
@@ -69,6 +70,12 @@ func Open(spec *api.ProviderSpec, env cloud.Env) (cloud.Provider, error) {
 			Name: name, Owner: env.Owner, Project: spec.Project, Zones: spec.Zones, Subnetwork: spec.Network, Types: spec.Types, Markets: markets,
 			Image: spec.Image, Disk: spec.Disk.Bytes(), PublicIP: spec.PublicIP, MaxLife: time.Duration(spec.MaxLife), Prices: prices,
 			Access: env.Access, CredentialsFile: spec.Credentials.File, Endpoint: spec.Endpoint, Logger: env.Logger,
+		})
+	case api.ProviderOpenStack:
+		return openstack.New(openstack.Config{
+			Name: name, Owner: env.Owner, Cloud: spec.Cloud, CloudsFile: spec.Credentials.File, Region: spec.Region, Network: spec.Network,
+			SecurityGroups: spec.SecurityGroups, Types: spec.Types, Image: spec.Image, Disk: spec.Disk.Bytes(), Prices: prices,
+			Access: env.Access, Logger: env.Logger,
 		})
 	}
 	return nil, fmt.Errorf("type %s has no driver in this version; docs/providers.md says how a program of your own takes its place", spec.Type)

@@ -62,6 +62,17 @@ func TestOpen(t *testing.T) {
 			t.Errorf("%s resolves nothing", kind)
 		}
 	}
+	file := filepath.Join(t.TempDir(), "clouds.yaml")
+	if err := os.WriteFile(file, []byte("clouds:\n  acme: {auth: {auth_url: 'https://keystone.example.org/v3'}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	openstack := &api.ProviderSpec{Name: "x", Type: "openstack", CloudSpec: api.CloudSpec{Cloud: "acme", Network: "nodes", Image: "debian-12",
+		Credentials: api.CloudCredentials{File: file}}}
+	if p, err := Open(openstack, env); err != nil {
+		t.Errorf("openstack: %v", err)
+	} else if _, ok := cloud.As[cloud.Resolver](p); !ok {
+		t.Error("openstack resolves nothing")
+	}
 	if _, err := Open(&api.ProviderSpec{Name: "x", Type: "vmware"}, env); err == nil || !strings.Contains(err.Error(), "docs/providers.md") {
 		t.Errorf("%v", err)
 	}
