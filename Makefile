@@ -15,7 +15,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/safetar intern
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/peers ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/agent/outputs ./internal/agent/launch ./internal/agent/destinations ./internal/agent/rootless ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/history/... ./internal/socket/... ./internal/blob/... ./internal/images/... ./client/... ./internal/server/... ./internal/cloud/driver ./internal/cloud/ec2/... ./internal/cloud/standin/... ./internal/sim/... ./internal/cloud/qemu ./internal/cloud/hetzner/... ./internal/cloud/openstack/... ./internal/cloud/azure/... ./internal/cloud/gce/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history bench-clouds replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clouds e2e-clouds-short e2e-ec2sdk e2e-clock e2e-packages clean install uninstall packages FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history bench-clouds replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clouds e2e-clouds-short e2e-ec2sdk e2e-openstack e2e-clock e2e-packages clean install uninstall packages FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -61,6 +61,9 @@ lint:
 	$(SHARED) $(GO) test -run 'TestDocs|TestPagesName|TestPagesHave' ./cmd/muster
 
 # AWS's own SDK against the stand-in of EC2, in a module of its own: the SDK takes minutes to compile.
+e2e-openstack:
+	$(GO) test -count=1 -v ./e2e/openstack
+
 e2e-ec2sdk:
 	cd e2e/ec2sdk && $(GO) test -count=1 .
 
