@@ -60,10 +60,11 @@ lint:
 	$(SHARED) $(GO) test -run 'AreReadable|TestDocumentsNameWhatExists' .
 	$(SHARED) $(GO) test -run 'TestDocs|TestPagesName|TestPagesHave' ./cmd/muster
 
-# AWS's own SDK against the stand-in of EC2, in a module of its own: the SDK takes minutes to compile.
+# The driver of OpenStack against a real Nova; e2e/openstack/README.md says what that needs. Without API_PASTE it is skipped.
 e2e-openstack:
 	$(GO) test -count=1 -v ./e2e/openstack
 
+# AWS's own SDK against the stand-in of EC2, in a module of its own: the SDK takes minutes to compile.
 e2e-ec2sdk:
 	cd e2e/ec2sdk && $(GO) test -count=1 .
 
