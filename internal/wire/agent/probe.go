@@ -33,7 +33,24 @@ type Condition struct {
 	// Unready is why nothing can be started now, in words; Broken why the node is to be given up. Empty: all is well.
 	Unready string `json:"unready,omitempty"`
 	Broken  string `json:"broken,omitempty"`
+	// Notice is what the cloud says that it will do with the machine; zero: nothing.
+	Notice Notice `json:"notice,omitzero"`
 }
+
+// Notice is what a cloud's metadata service says that it will do with the machine.
+type Notice struct {
+	// Kind is one of those below; a server ignores others. Empty: no notice.
+	Kind string `json:"kind"`
+	// At is when it happens; for one at risk, when the cloud said so.
+	At muster.Time `json:"at"`
+}
+
+// Kinds of notices: the cloud takes the machine, restarts or moves it, or may take it.
+const (
+	NoticeTaken       = "taken"
+	NoticeMaintenance = "maintenance"
+	NoticeAtRisk      = "at-risk"
+)
 
 // ChecksTimeout bounds an agent's own checks.
 const ChecksTimeout = 20 * time.Second
