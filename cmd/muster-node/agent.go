@@ -44,6 +44,7 @@ type agentFlags struct {
 	bootDelay         time.Duration
 	replace, detached bool
 	leaseEnd, broken  string
+	metadata          string
 	allow             []string
 	volumes, writable []string
 	refuseHoles       bool
@@ -82,6 +83,7 @@ func agentCommand() *cobra.Command {
 	fs.StringVar(&f.imageCache, "image-cache", "20GiB", "how much unpacked images may take")
 	fs.StringVar(&f.leaseEnd, "lease-end", "", "what to do when no server has spoken to the node for its lease: self ends the agent with all that it runs, anything else is a command for sh that ends the machine (default: leases are not heeded)")
 	fs.StringVar(&f.broken, "broken", brokenFile, "file by which an operator or a script marks this host as broken: if it exists, the node gets no more work and is destroyed; its first line is the reason (empty: only the file broken in --dir)")
+	fs.StringVar(&f.metadata, "metadata", "", "kind of metadata service that the cloud has for this machine: ec2, gce or azure; the agent reads there whether the cloud will take or restart it (default: none is asked)")
 	fs.BoolVar(&f.replace, "replace", false, "take over from an agent that runs in the directory; its sandboxes live on")
 	fs.IntVar(&f.inside, "inside", 0, "descriptor of the connection to the process outside of the user namespace that this one is in")
 	if err := fs.MarkHidden("inside"); err != nil {
@@ -171,7 +173,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		Replace: f.replace, BootDelay: f.bootDelay,
 	}
 	config.Devices = devices.Find("/")
-	config.LeaseEnd, config.Broken = f.endOfLease(dir, user), f.broken
+	config.LeaseEnd, config.Broken, config.Metadata = f.endOfLease(dir, user), f.broken, f.metadata
 	if config.Destinations, err = destinations.Parse(f.allow); err != nil {
 		return fmt.Errorf("--allow-addresses: %w", err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/fencing"
 	"github.com/musterhq/muster/internal/agent/inputs"
 	"github.com/musterhq/muster/internal/agent/journal"
+	"github.com/musterhq/muster/internal/agent/metadata"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -90,6 +91,9 @@ type Config struct {
 	// Broken is an operator's file that says that the host is broken, beside journal.BrokenName in
 	// Dir; empty: none.
 	Broken string
+	// Metadata is the kind of metadata service that this machine's cloud has; empty, or one without
+	// notices: none is asked. MetadataAddress replaces its address, for tests.
+	Metadata, MetadataAddress string
 }
 
 // Agent turns the desired allocations of one node into sandboxes. It keeps the set of allocations
@@ -167,6 +171,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.prepare(ctx, before); err != nil {
 		return a.giveUp(cancel, err)
 	}
+	watch, err := a.cloudWatch()
+	if err != nil {
+		return a.giveUp(cancel, err)
+	}
 	ln, err := a.listen()
 	if err != nil {
 		return a.giveUp(cancel, err)
@@ -181,6 +189,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.node.crew.spawn(func() { a.lease.Watch(ctx) })
 	}
 	a.node.crew.spawn(func() { a.node.guard.Watch(ctx, a.endExclusive) })
+	if watch != nil {
+		a.node.crew.spawn(func() { _ = watch.Run(ctx) })
+	}
 	a.node.trash.run(ctx, a.node.crew.spawn)
 	if a.cfg.Networks != nil {
 		a.node.crew.spawn(func() {
@@ -316,6 +327,14 @@ func (a *Agent) prepare(ctx context.Context, before journal.Record) error {
 	a.node.reporter.measured(wire.Usage{}, journal.FreeDisk(a.cfg.Dir))
 	a.node.notice()
 	return a.load(ctx)
+}
+
+// cloudWatch asks the cloud's metadata service for notices; nil: it has none.
+func (a *Agent) cloudWatch() (*metadata.Watch, error) {
+	if !metadata.Serves(a.cfg.Metadata) {
+		return nil, nil
+	}
+	return metadata.New(metadata.Config{Kind: a.cfg.Metadata, Address: a.cfg.MetadataAddress, Tell: a.node.reporter.cloudNoticed, Logger: a.log})
 }
 
 // listen opens the socket of the agent, or takes the listener of a test.

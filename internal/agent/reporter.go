@@ -122,14 +122,8 @@ func (p *reporter) measured(used wire.Usage, freeDisk int64) {
 // once.
 func (p *reporter) noticed(now wire.Condition, images []string) {
 	p.mu.Lock()
-	changed := p.condition != now
-	if changed {
-		p.condition = now
-		for rd := range p.readers {
-			rd.condition = true
-			rd.poke()
-		}
-	}
+	now.Notice = p.condition.Notice // checks do not know it
+	changed := p.setConditionLocked(now)
 	if !slices.Equal(p.atHand, images) {
 		p.atHand = images
 		p.atHandGen++
@@ -138,6 +132,30 @@ func (p *reporter) noticed(now wire.Condition, images []string) {
 	if changed {
 		p.log.Info("condition", "unready", now.Unready, "broken", now.Broken)
 	}
+}
+
+// cloudNoticed notes what the cloud says that it will do with the machine, and tells readers at once.
+func (p *reporter) cloudNoticed(notice wire.Notice) {
+	p.mu.Lock()
+	now := p.condition
+	now.Notice = notice
+	p.setConditionLocked(now)
+	p.mu.Unlock()
+	p.log.Warn("notice of the cloud", "kind", notice.Kind, "at", notice.At)
+}
+
+// setConditionLocked has readers told of another condition. It reports whether it is another one. mu is
+// held.
+func (p *reporter) setConditionLocked(now wire.Condition) (changed bool) {
+	if p.condition == now {
+		return false
+	}
+	p.condition = now
+	for rd := range p.readers {
+		rd.condition = true
+		rd.poke()
+	}
+	return true
 }
 
 // next is a report of what the reader has not been told, without allocations and needs: those are

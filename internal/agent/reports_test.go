@@ -134,6 +134,26 @@ func TestChangesAreToldAtOnceAndTogether(t *testing.T) {
 	})
 }
 
+// A notice of the cloud is told at once, and stays while checks of the node find nothing.
+func TestNoticeOfTheCloudIsToldAtOnce(t *testing.T) {
+	bubble(t, newPlayed(), func(t *testing.T, r *rig) {
+		reports, done := r.stream()
+		<-reports
+		time.Sleep(beatEvery / 3)
+		began := time.Now()
+		taken := wire.Notice{Kind: wire.NoticeTaken, At: 1}
+		r.agent.node.reporter.cloudNoticed(taken)
+		if b := <-reports; b.Condition == nil || b.Condition.Notice != taken || time.Since(began) > 2*reportPace {
+			t.Errorf("after %v: %+v", time.Since(began), b.Condition)
+		}
+		r.agent.node.notice()
+		if b := <-reports; b.Condition == nil || b.Condition.Notice != taken {
+			t.Errorf("in a heartbeat: %+v", b.Condition)
+		}
+		done()
+	})
+}
+
 func TestReaderThatTakesNothing(t *testing.T) {
 	rt := newPlayed()
 	bubble(t, rt, func(t *testing.T, r *rig) {
