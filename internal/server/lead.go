@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/clock"
+	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/control/apply"
 	"github.com/musterhq/muster/internal/control/broker"
 	"github.com/musterhq/muster/internal/control/fleet"
@@ -275,7 +276,8 @@ func (l *loops) run() map[string]func(context.Context) error {
 // loops makes the loops in the order of their dependencies; it starts none. Each loop proposes
 // facts through the ledger and learns of the facts of others from the state's feed. Only a few call
 // each other directly: the scheduler takes evaluations from the broker and hands plans to the
-// applier; the fleet asks the link when it heard from a node.
+// applier; the fleet asks the link when it heard from a node, and
+// the link tells it what agents have read of their cloud's notices.
 func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err error) {
 	out := &loops{providers: ps, reach: r, clock: s.raft.Now, paused: s.config().Scheduler.Paused}
 	if out.broker, err = broker.New(broker.Config{State: s.state, Proposer: l, Clock: s.raft.Now, Logger: s.log}); err != nil {
@@ -291,6 +293,10 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 		State: s.state, Proposer: l, Clock: s.raft.Now, Blobs: s.blobs, Dial: r.Dial, DialBulk: r.DialBulk, StartAgent: r.StartAgent, StartsItself: r.StartsItself,
 		Enter: r.Enter, Leave: r.Leave, LeaveAllBut: r.LeaveAllBut, Problems: r.Problems, Lease: s.lease, OCIRuntime: s.ociRuntime, Grants: s.grants, ImageCache: s.cachedImages(), DiskTight: s.diskTight, Logger: s.log, Seed: newSeed(),
 		OutputMost: func() int64 { return int64(s.config().Blob.Quota) },
+		// The fleet is made below, and before the link runs.
+		Noticed: func(id muster.NodeID, n wire.Notice) {
+			out.fleet.AgentNoticed(id, cloud.Notice{Kind: cloud.NoticeKind(n.Kind), At: n.At})
+		},
 	}); err != nil {
 		return nil, err
 	}

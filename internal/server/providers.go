@@ -239,7 +239,9 @@ func (s *Server) reach(propose func(context.Context, state.Fact) error) (*reach.
 		}
 	}
 	return reach.New(reach.Config{
-		Rekeyed: rekeyed, Provider: s.providerNow, Programs: programs, Probe: s.probe, AgentArgs: func(n *state.Node) []string { return s.agentArgs(n.Pool) }, Network: func(n *state.Node) ([]byte, error) { return s.nodeNetwork(n.Pool) }, Logger: s.log,
+		Rekeyed: rekeyed, Provider: s.providerNow, Programs: programs, Probe: s.probe,
+		AgentArgs: func(n *state.Node) []string { return append(s.agentArgs(n.Pool), s.metadataArgs(n)...) },
+		Network:   func(n *state.Node) ([]byte, error) { return s.nodeNetwork(n.Pool) }, Logger: s.log,
 		Cluster:     func() string { return s.state.Latest().Meta().Cluster },
 		Replacement: s.replacementKey,
 	})
@@ -299,6 +301,15 @@ func (s *Server) agentArgs(pool muster.PoolName) (args []string) {
 		args = append(args, "--input-limit", fmt.Sprint(int64(p.InputLimit)))
 	}
 	return args
+}
+
+// metadataArgs tell an agent which metadata service its cloud has. Agents ask none without them.
+func (s *Server) metadataArgs(n *state.Node) []string {
+	p, ok := cloud.As[cloud.MetadataServed](s.providerNow(n.Offering.Provider))
+	if !ok {
+		return nil
+	}
+	return []string{"--metadata", p.Metadata()}
 }
 
 // runtimeName is what is known of a runtime program before there is a node of its pool. A path says

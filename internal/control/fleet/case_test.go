@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster/internal/control/fleet"
 	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // sell remakes the cloud with other offerings and a script.
@@ -469,6 +470,47 @@ func TestSpotNotice(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		w.startedOnce()
+	})
+}
+
+// What a node's agent reads from its cloud's metadata service counts as what the provider says, and for
+// nodes of every market.
+func TestNoticeOfAnAgent(t *testing.T) {
+	inBubble(t, func(w *world) {
+		small := of("", "small", 2, 1, 4*muster.GiB)
+		w.sell("", small)
+		w.pool.IdleTimeout = 3600e6
+		w.start()
+		w.submit("a", 2, 2, "sleep 5m ; true")
+		w.until("running", 2*time.Second, running("a", 2))
+		taken, atRisk := w.nodeOf("a", 0), w.nodeOf("a", 1)
+		at := muster.At(time.Now().Add(2 * time.Minute))
+		w.node(atRisk).Says(wire.Condition{Notice: wire.Notice{Kind: wire.NoticeAtRisk, At: muster.At(time.Now())}})
+		w.node(taken).Says(wire.Condition{Notice: wire.Notice{Kind: wire.NoticeTaken, At: at}})
+		// At once: no poll of a provider lies between.
+		w.until("drained", time.Second, func(s *state.Snapshot) bool { return s.Node(taken).Stage == muster.NodeDraining })
+		if r := w.log.Latest().Node(taken).StageReason; !strings.Contains(r, "spot notice") {
+			t.Errorf("reason: %s", r)
+		}
+		w.until("its work is placed elsewhere", 2*time.Minute, func(s *state.Snapshot) bool {
+			a := s.Alloc("ua-0-2")
+			return a != nil && a.Status == muster.AllocRunning && a.Node != taken
+		})
+		w.until("its machine is destroyed", 2*time.Minute, func(s *state.Snapshot) bool {
+			n := s.Node(taken)
+			return n == nil || n.Stage == muster.NodeGone
+		})
+		if late := muster.At(time.Now()).Sub(at); late > 0 {
+			t.Errorf("destroyed %s after the cloud was to take it", late)
+		}
+		s := w.log.Latest()
+		if n := s.Node(atRisk); n.Stage != muster.NodeServing || !s.Alloc("ua-1-1").Live() {
+			t.Errorf("a node at risk was drained: %+v", n)
+		}
+		if s := w.fleet.Stats(); s.Notices != 1 {
+			t.Errorf("%d notices", s.Notices)
+		}
+		w.until("a's end", 10*time.Minute, ended("a", muster.JobSucceeded))
 	})
 }
 

@@ -89,6 +89,8 @@ type Fleet struct {
 	refused map[muster.NodeID]bool
 	// atRisk is since when the cloud says that it may take a node's instance soon.
 	atRisk map[muster.NodeID]muster.Time
+	// fromAgent are the nodes whose notice in memory is from their agent.
+	fromAgent map[muster.NodeID]bool
 	// leftovers is how many each provider had at its last sweep.
 	leftovers map[muster.ProviderName]int
 	// broken holds nodes that were seen broken and are not gone.
@@ -133,7 +135,7 @@ func New(cfg Config) (*Fleet, error) {
 			Destroyed: map[muster.NodeID]muster.Time{}, NotBefore: map[muster.NodeID]muster.Time{},
 			Due: map[muster.AllocID]muster.Time{}, Notices: map[muster.NodeID]mend.Notice{},
 		},
-		broken: map[muster.NodeID]bool{}, leftovers: map[muster.ProviderName]int{}, refused: map[muster.NodeID]bool{}, atRisk: map[muster.NodeID]muster.Time{}, backoff: map[muster.NodeID]int{}, sights: map[muster.ProviderName]*mend.Sight{},
+		broken: map[muster.NodeID]bool{}, leftovers: map[muster.ProviderName]int{}, refused: map[muster.NodeID]bool{}, atRisk: map[muster.NodeID]muster.Time{}, fromAgent: map[muster.NodeID]bool{}, backoff: map[muster.NodeID]int{}, sights: map[muster.ProviderName]*mend.Sight{},
 		listers: map[muster.ProviderName]*lister{}, strays: map[muster.InstanceID]bool{}, tagging: map[muster.InstanceID]bool{}, troubles: troubles{}, unsold: map[muster.ProviderName]Blind{},
 		stopped: map[muster.AllocID]muster.Time{}, overdue: map[muster.NodeID]bool{}, boots: newBoots(),
 		providers: map[muster.ProviderName]cloud.Provider{}, counts: map[muster.ProviderName]*cloud.Counted{},
@@ -337,6 +339,7 @@ func (f *Fleet) tidyLocked(snap *state.Snapshot) {
 	forget(f.memory.NotBefore, gone)
 	forget(f.memory.Notices, gone)
 	forget(f.atRisk, gone)
+	forget(f.fromAgent, gone)
 	forget(f.refused, gone)
 	forget(f.broken, gone)
 	forget(f.backoff, gone)

@@ -67,6 +67,12 @@ func (f *Fleet) spotNodes(name muster.ProviderName) map[muster.InstanceID]muster
 func (f *Fleet) noticed(nodes map[muster.InstanceID]muster.NodeID, notices []cloud.Notice) (fresh bool) {
 	now := f.cfg.Clock.Now()
 	heard, fresh := f.takeNotices(nodes, notices, now)
+	f.logNotices(nodes, heard, now)
+	return fresh
+}
+
+// logNotices logs notices that are the first for their node.
+func (f *Fleet) logNotices(nodes map[muster.InstanceID]muster.NodeID, heard []cloud.Notice, now muster.Time) {
 	for _, n := range heard {
 		switch n.Kind {
 		case cloud.NoticeAtRisk:
@@ -77,7 +83,61 @@ func (f *Fleet) noticed(nodes map[muster.InstanceID]muster.NodeID, notices []clo
 			f.log.Warn("spot notice", "node", nodes[n.Instance], "instance", n.Instance, "taken in", n.At.Sub(now).Round(time.Second))
 		}
 	}
-	return fresh
+}
+
+// AgentNoticed takes what a node's agent has read from its cloud's metadata service. The zero kind
+// withdraws its notice; kinds that are not known are ignored. The agent speaks for its own node only,
+// so n.Instance is not looked at. A notice of the provider for the same node gives way to it.
+func (f *Fleet) AgentNoticed(id muster.NodeID, n cloud.Notice) {
+	row := f.cfg.State.Latest().Node(id)
+	if row == nil || row.Stage == muster.NodeGone {
+		return
+	}
+	n.Instance = row.Instance
+	now := f.cfg.Clock.Now()
+	heard, fresh := f.takeAgentNotice(id, n, now)
+	if heard {
+		f.logNotices(map[muster.InstanceID]muster.NodeID{n.Instance: id}, []cloud.Notice{n}, now)
+	}
+	if fresh {
+		wait.Poke(f.wake)
+	}
+}
+
+// takeAgentNotice stores an agent's notice. It returns whether it is the first for its node, and
+// whether the notice or its time is new.
+func (f *Fleet) takeAgentNotice(id muster.NodeID, n cloud.Notice, now muster.Time) (heard, fresh bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n.Kind != cloud.NoticeTaken && n.Kind != cloud.NoticeMaintenance {
+		// What the provider says stands, and is read again soon.
+		if f.fromAgent[id] {
+			delete(f.fromAgent, id)
+			delete(f.memory.Notices, id)
+		}
+		if n.Kind == cloud.NoticeAtRisk && f.atRisk[id] == 0 {
+			f.atRisk[id] = now
+			return true, false
+		}
+		return false, false
+	}
+	f.fromAgent[id] = true
+	return f.storeNoticeLocked(id, n, now)
+}
+
+// storeNoticeLocked stores a notice that drains its node. f.mu is held.
+func (f *Fleet) storeNoticeLocked(id muster.NodeID, n cloud.Notice, now muster.Time) (heard, fresh bool) {
+	known, ok := f.memory.Notices[id]
+	if ok && known.At == n.At {
+		return false, false
+	}
+	if !ok {
+		known.Heard = now
+		f.stats.Notices++
+	}
+	known.At, known.Maintenance = n.At, n.Kind == cloud.NoticeMaintenance
+	f.memory.Notices[id] = known
+	return !ok, true
 }
 
 // takeNotices stores the notices. It returns those that are the first for their node, to be logged,
@@ -100,23 +160,19 @@ func (f *Fleet) takeNotices(nodes map[muster.InstanceID]muster.NodeID, notices [
 			continue
 		}
 		open[id] = true
-		known, ok := f.memory.Notices[id]
-		if ok && known.At == n.At {
-			continue
+		if f.fromAgent[id] {
+			continue // the machine itself has read it, from the same cloud
 		}
-		if !ok {
-			known.Heard = now
-			f.stats.Notices++
+		first, other := f.storeNoticeLocked(id, n, now)
+		if first {
 			heard = append(heard, n)
 		}
-		known.At, known.Maintenance = n.At, n.Kind == cloud.NoticeMaintenance
-		f.memory.Notices[id] = known
-		fresh = true
+		fresh = fresh || other
 	}
 	// The cloud has withdrawn a notice. A node that drains already goes on draining; another is
 	// left alone.
 	for _, id := range nodes {
-		if !open[id] {
+		if !open[id] && !f.fromAgent[id] {
 			delete(f.memory.Notices, id)
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -228,6 +229,9 @@ func (w *world) start() {
 				return m.Dial(ctx)
 			}
 			return nil, muster.Faultf(muster.FaultNotFound, "instance %s: not found", n.Instance)
+		},
+		Noticed: func(id muster.NodeID, n wire.Notice) {
+			w.fleet.AgentNoticed(id, cloud.Notice{Kind: cloud.NoticeKind(n.Kind), At: n.At})
 		},
 		StartAgent: func(_ context.Context, n *state.Node) error {
 			m := w.node(n.ID)

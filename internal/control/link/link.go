@@ -82,6 +82,9 @@ type Config struct {
 	// limit. Nil means no limit.
 	OutputMost func() int64
 	Logger     *slog.Logger
+	// Noticed gets what a node's agent says of its cloud's notices: each change, and all of a new
+	// contact; the zero Notice: none. It must not block. May be nil.
+	Noticed func(id muster.NodeID, n wire.Notice)
 	// Seed seeds the jitter between dials.
 	Seed uint64
 	// StoreFor bounds the time for storing an allocation's declared outputs. After it the

@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -145,6 +146,36 @@ func TestOwnChecksMakeANodeUnready(t *testing.T) {
 		time.Sleep(time.Hour)
 		if h := r.log.Latest().Node("n1").Health; h != muster.NodeBroken {
 			t.Error(h)
+		}
+	})
+}
+
+// A notice of the cloud is passed on once, again in a new contact, and as none when it is withdrawn.
+func TestNoticeIsPassedOn(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var told []wire.Notice // in the bubble, only read while all else waits
+		r.config.Noticed = func(id muster.NodeID, n wire.Notice) {
+			if id != "n1" {
+				t.Error(id)
+			}
+			told = append(told, n)
+		}
+		n := r.boot("n1", 4)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		taken := wire.Notice{Kind: wire.NoticeTaken, At: 1}
+		time.Sleep(time.Second) // the first contact is whole by then
+		n.Says(wire.Condition{Notice: taken})
+		time.Sleep(time.Minute) // of heartbeats that say the same
+		n.Says(wire.Condition{Notice: taken, Unready: "its disk is nearly full"})
+		time.Sleep(time.Second)
+		r.restart()
+		time.Sleep(time.Minute)
+		n.Says(wire.Condition{})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if want := []wire.Notice{{}, taken, taken, {}}; !slices.Equal(told, want) {
+			t.Errorf("told %+v, want %+v", told, want)
 		}
 	})
 }

@@ -31,6 +31,8 @@ type session struct {
 	// finished holds allocations that succeeded while their node was terminating. The value is true
 	// once the success counts. mu guards it.
 	finished map[muster.AllocID]bool
+	// notice is the cloud's notice that the agent reported last. Only read uses it.
+	notice wire.Notice
 	// tellWake holds a token when there are updates or images to propose.
 	tellWake chan struct{}
 
@@ -175,6 +177,10 @@ func (s *session) take(ctx context.Context, r *wire.Report) error {
 		}
 		c.Strays, c.Spared = strays, spared
 	})
+	if c := r.Condition; c != nil && n.l.cfg.Noticed != nil && (r.Whole || c.Notice != s.notice) {
+		s.notice = c.Notice
+		n.l.cfg.Noticed(n.id, c.Notice)
+	}
 	if r.Used != nil {
 		n.mu.Lock()
 		n.usage.Usage, n.usage.FreeDisk = *r.Used, r.FreeDisk
