@@ -115,7 +115,7 @@ type Agent struct {
 	// stepDown is closed when another agent asks this one to step down.
 	stepDown chan struct{}
 	stepOnce sync.Once
-	mute     mute
+	unasked  wire.Unasked
 
 	// mu guards the set. Whoever holds it may take the mutex of an allocation, and that of the
 	// reporter.
@@ -215,7 +215,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	cancel()
 	// The shutdown would wait for connections that were made and never used: a server makes some
 	// ahead of their use.
-	a.mute.close()
+	a.unasked.Close()
 	_ = srv.Shutdown(quiet)
 	_ = srv.Close()
 	if a.cfg.Listener == nil {
@@ -225,35 +225,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.fences.Close()
 	a.log.Info("agent ends, sandboxes live on", "cause", result)
 	return result
-}
-
-// mute are the connections on which nobody has asked anything yet.
-type mute struct {
-	mu sync.Mutex
-	is map[net.Conn]bool
-}
-
-// changed is an http.Server's ConnState.
-func (m *mute) changed(conn net.Conn, to http.ConnState) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if to != http.StateNew {
-		delete(m.is, conn)
-		return
-	}
-	if m.is == nil {
-		m.is = map[net.Conn]bool{}
-	}
-	m.is[conn] = true
-}
-
-// close closes them, so that the shutdown of the server does not wait for them.
-func (m *mute) close() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for conn := range m.is {
-		_ = conn.Close()
-	}
 }
 
 // giveUp ends what was spawned before the agent found that it cannot serve.

@@ -44,7 +44,7 @@ func (a *Agent) server(life context.Context) *http.Server {
 		BaseContext:       func(net.Listener) context.Context { return life },
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       5 * time.Minute,
-		ConnState:         a.mute.changed,
+		ConnState:         a.unasked.Changed,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 )
 
 // SocketName is the name of the agent's socket inside its directory.
@@ -64,4 +66,34 @@ func shorten(path string) (short string, done func(), err error) {
 	}
 	short = "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + filepath.Base(path)
 	return short, func() { _ = dir.Close() }, nil
+}
+
+// Unasked are the connections to an http.Server on which nobody has asked anything yet. Its shutdown
+// would wait for them: clients make some ahead of their use. The zero value is ready.
+type Unasked struct {
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+}
+
+// Changed is an http.Server's ConnState.
+func (u *Unasked) Changed(conn net.Conn, to http.ConnState) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if to != http.StateNew {
+		delete(u.conns, conn)
+		return
+	}
+	if u.conns == nil {
+		u.conns = map[net.Conn]bool{}
+	}
+	u.conns[conn] = true
+}
+
+// Close closes them.
+func (u *Unasked) Close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for conn := range u.conns {
+		_ = conn.Close()
+	}
 }
