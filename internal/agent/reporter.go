@@ -141,7 +141,7 @@ func (p *reporter) cloudNoticed(notice wire.Notice) {
 	now.Notice = notice
 	p.setConditionLocked(now)
 	p.mu.Unlock()
-	p.log.Warn("notice of the cloud", "kind", notice.Kind, "at", notice.At)
+	p.log.Warn("notice of the cloud", "kind", notice.Kind, "at", notice.At.Std())
 }
 
 // setConditionLocked has readers told of another condition. It reports whether it is another one. mu is
