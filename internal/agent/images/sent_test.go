@@ -22,7 +22,7 @@ func TestFromTheServersCache(t *testing.T) {
 	s := newStore(t, func(c *Config) {
 		sends(&asked, b)(c)
 		c.Grant = func(context.Context, string) (source.Grant, error) {
-			g := source.Grant{Insecure: true, Until: time.Now().Add(time.Millisecond)}
+			g := source.Grant{Insecure: true, Until: time.Now()}
 			if cached {
 				g.Digest = b.digest
 			}
