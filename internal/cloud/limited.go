@@ -48,6 +48,40 @@ type Pace struct {
 
 	mu   sync.Mutex
 	paid time.Time
+	// waited is the sum of all waits that have ended, by the pace or with their context.
+	waited time.Duration
+}
+
+// Paced is a provider that is called no faster than at some rates.
+type Paced interface {
+	// Paces are the rates, one for each kind of call that has one.
+	Paces() []PaceUse
+}
+
+// PaceUse is what a rate did so far.
+type PaceUse struct {
+	// Calls are what the rate is of: create, destroy, read or tags.
+	Calls string
+	Rate  Rate
+	// Waited is for how long calls waited in all.
+	Waited time.Duration
+}
+
+// Paces is Paced's.
+func (l *Limited) Paces() []PaceUse {
+	var out []PaceUse
+	for _, p := range []struct {
+		calls string
+		pace  *Pace
+	}{{"create", &l.create}, {"destroy", &l.destroy}, {"read", &l.read}, {"tags", &l.tags}} {
+		if p.pace.Rate.PerSecond <= 0 {
+			continue
+		}
+		p.pace.mu.Lock()
+		out = append(out, PaceUse{Calls: p.calls, Rate: p.pace.Rate, Waited: p.pace.waited})
+		p.pace.mu.Unlock()
+	}
+	return out
 }
 
 // take is how long to wait for n tokens; they are taken.
@@ -82,12 +116,19 @@ func (b *Pace) back(n int) {
 // Wait waits for n calls. It reports false when ctx ends first: then they must not be made, and do
 // not count.
 func (b *Pace) Wait(ctx context.Context, n int) bool {
-	d := b.take(time.Now(), n)
-	if d == 0 || wait.For(ctx, d) {
+	began := time.Now()
+	d := b.take(began, n)
+	if d == 0 {
 		return true
 	}
-	b.back(n)
-	return false
+	done := wait.For(ctx, d)
+	if !done {
+		b.back(n)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waited += time.Since(began)
+	return done
 }
 
 // wait is Wait with the fault that Limited answers.

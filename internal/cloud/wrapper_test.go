@@ -93,6 +93,11 @@ func TestLimited(t *testing.T) {
 		if n := c.Calls().Intents; n != 9 {
 			t.Errorf("%d intents came through, want 9", n)
 		}
+		// Half a second twice, the wait that was given up, and the last. Only creates have a rate.
+		want := []cloud.PaceUse{{Calls: "create", Rate: cloud.Rate{PerSecond: 2, Burst: 3}, Waited: 1500 * time.Millisecond}}
+		if got := p.Paces(); !slices.Equal(got, want) {
+			t.Errorf("paces %+v, want %+v", got, want)
+		}
 	})
 }
 

@@ -103,13 +103,14 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		ch <- d
 	}
-	for _, d := range []*prometheus.Desc{descBoots, descDisappeared, descOperations, descBlocks, descProbeAge, descBudgetAlert, rolloutsDesc} {
+	for _, d := range []*prometheus.Desc{descBoots, descDisappeared, descOperations, descBlocks, descProbeAge, descBudgetAlert, rolloutsDesc, descPaceRate, descPaceWaited} {
 		ch <- d
 	}
 }
 
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	r := read(c.stats.now.Load())
+	now := c.stats.now.Load()
+	r := read(now)
 	of := func(kind prometheus.ValueType) send {
 		return func(name, _ string, v float64) { ch <- prometheus.MustNewConstMetric(c.descs[name], kind, v) }
 	}
@@ -117,6 +118,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.collectFleet(ch, &r.fleet, r.decided)
 	c.collectProbes(ch, r.link.Heard)
 	collectRollouts(ch, c.state.Latest())
+	collectPaces(ch, now)
 }
 
 var (
