@@ -30,19 +30,12 @@ type machine struct {
 	deleting time.Time
 }
 
-// reading is a list under way: the ids that its pages have shown, and when it began.
-type reading struct {
-	began time.Time
-	next  string
-	ids   map[muster.InstanceID]bool
-}
-
 // memory is what lists and creates have shown.
 type memory struct {
 	now      func() time.Time
 	mu       sync.Mutex
 	machines map[muster.InstanceID]*machine
-	reading  *reading
+	reading  driver.Reading
 }
 
 // Provisioning states that the driver acts on.
@@ -255,25 +248,10 @@ func (p *Provider) cursorOf(link string) (string, error) {
 func (k *memory) turnPage(cursor string, began time.Time, page *cloud.Listing) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if cursor == "" {
-		k.reading = &reading{began: began, ids: map[muster.InstanceID]bool{}}
-	} else if k.reading == nil || k.reading.next != cursor {
-		k.reading = nil // pages of two lists at once: neither is known to be whole
-		return
+	if gone := k.reading.Page(cursor, began, page); gone != nil {
+		// A list may lag behind a create.
+		maps.DeleteFunc(k.machines, func(id muster.InstanceID, m *machine) bool { return gone(id, m.seen.Add(listLag)) })
 	}
-	for i := range page.Instances {
-		k.reading.ids[page.Instances[i].ID] = true
-	}
-	k.reading.next = page.Next
-	if !page.Complete {
-		return
-	}
-	r := k.reading
-	k.reading = nil
-	// A list may lag behind a create.
-	maps.DeleteFunc(k.machines, func(id muster.InstanceID, m *machine) bool {
-		return !r.ids[id] && m.seen.Before(r.began.Add(-listLag))
-	})
 }
 
 // askFailed finds out why a listed machine has failed. Lists do not say it, so each is asked for once.

@@ -227,3 +227,43 @@ func TestEachRunsAllAndNoMoreThanEightAtOnce(t *testing.T) {
 	})
 	Each(0, AtOnce, func(int) { t.Error("none was asked for") })
 }
+
+func TestReadingForgetsOnlyAfterAWholeList(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	page := func(next string, complete bool, ids ...muster.InstanceID) *cloud.Listing {
+		out := &cloud.Listing{Next: next, Complete: complete}
+		for _, id := range ids {
+			out.Instances = append(out.Instances, cloud.Instance{ID: id})
+		}
+		return out
+	}
+	var r Reading
+	if r.Page("", at(10), page("2", false, "a")) != nil {
+		t.Error("a first page is a whole list")
+	}
+	gone := r.Page("2", at(12), page("", true, "b"))
+	if gone == nil {
+		t.Fatal("the last page ends no list")
+	}
+	for _, c := range []struct {
+		id   muster.InstanceID
+		seen int
+		want bool
+	}{{"a", 1, false}, {"b", 1, false}, {"c", 9, true}, {"c", 10, false}, {"c", 11, false}} {
+		if got := gone(c.id, at(c.seen)); got != c.want {
+			t.Errorf("%s, seen at %d: gone %v", c.id, c.seen, got)
+		}
+	}
+	// Pages of two lists at once, a page without its list, and a list that ends unread: none is whole.
+	r.Page("", at(20), page("2", false, "a"))
+	r.Page("", at(21), page("x", false, "a"))
+	if r.Page("2", at(22), page("", true)) != nil || r.Page("x", at(23), page("", true)) != nil {
+		t.Error("pages of two lists are one")
+	}
+	if r.Page("", at(30), page("", false)) != nil {
+		t.Error("a list that says it is not complete counts")
+	}
+	if r.Page("", at(40), page("", true)) == nil {
+		t.Error("a list of one page does not count")
+	}
+}

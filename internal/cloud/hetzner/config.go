@@ -79,8 +79,8 @@ type Provider struct {
 
 	mu      sync.Mutex
 	servers map[muster.InstanceID]*server
-	// reading are those that lists under way have shown so far, by cursor.
-	reading *reading
+	// reading is the list under way.
+	reading driver.Reading
 }
 
 var (

@@ -27,13 +27,6 @@ type server struct {
 	seen       time.Time
 }
 
-// reading is a list under way: the ids that its pages have shown, and when it began.
-type reading struct {
-	began time.Time
-	next  string
-	ids   map[muster.InstanceID]bool
-}
-
 // askAfter is how old a server must be that does not run before its actions are read.
 const askAfter = 2 * time.Minute
 
@@ -250,22 +243,9 @@ func (p *Provider) List(ctx context.Context, cursor string) (cloud.Listing, erro
 func (p *Provider) turnPage(cursor string, began time.Time, page *cloud.Listing) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if cursor == "" {
-		p.reading = &reading{began: began, ids: map[muster.InstanceID]bool{}}
-	} else if p.reading == nil || p.reading.next != cursor {
-		p.reading = nil // pages of two lists at once: neither is known to be whole
-		return
+	if gone := p.reading.Page(cursor, began, page); gone != nil {
+		maps.DeleteFunc(p.servers, func(id muster.InstanceID, s *server) bool { return gone(id, s.seen) })
 	}
-	for i := range page.Instances {
-		p.reading.ids[page.Instances[i].ID] = true
-	}
-	p.reading.next = page.Next
-	if !page.Complete {
-		return
-	}
-	r := p.reading
-	p.reading = nil
-	maps.DeleteFunc(p.servers, func(id muster.InstanceID, s *server) bool { return !r.ids[id] && s.seen.Before(r.began) })
 }
 
 // askStopped finds out why listed servers do not run: a start that failed after the create was
