@@ -61,17 +61,23 @@ func ReadBackup(r io.Reader) (BackupInfo, error) {
 	if err != nil {
 		return BackupInfo{}, err
 	}
-	var p point
-	if err := p.readFrom(body); err != nil {
+	p, err := readPoint(body, h)
+	if err != nil {
 		return BackupInfo{}, err
-	}
-	if p.index != h.Index || p.term != h.Term || p.index == 0 {
-		return BackupInfo{}, fmt.Errorf("%w: its header and its state disagree", ErrDamaged)
 	}
 	if _, err := io.Copy(io.Discard, body); err != nil {
 		return BackupInfo{}, err
 	}
 	return p.info(), atEnd(r)
+}
+
+// readPoint reads what comes before the machine's own bytes, which is to agree with the header.
+func readPoint(body *image.Reader, h image.Header) (p point, err error) {
+	err = p.readFrom(body)
+	if err == nil && (p.index != h.Index || p.term != h.Term || p.index == 0) {
+		err = fmt.Errorf("%w: its header and its state disagree", ErrDamaged)
+	}
+	return p, err
 }
 
 // atEnd says whether nothing follows a backup in its file.
@@ -186,11 +192,8 @@ func (d *directory) restoreSnapshot(body *image.Reader, h image.Header) (p point
 		return p, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if err := p.readFrom(body); err != nil {
+	if p, err = readPoint(body, h); err != nil {
 		return p, fmt.Errorf("the backup: %w", err)
-	}
-	if p.index != h.Index || p.term != h.Term || p.index == 0 {
-		return p, fmt.Errorf("the backup: %w: its header and its state disagree", ErrDamaged)
 	}
 	h.Configuration, h.ConfigurationIndex = configurationAlone(d.server), 1
 	w, err := image.NewWriter(f, h)
