@@ -71,7 +71,7 @@ func TestFaults(t *testing.T) {
 // clock: EC2 refuses all calls because of their time until the clocks agree, and the operator is told.
 func (w *world) clock() {
 	w.t.Helper()
-	w.Until("the operator is told of the clock", func() bool {
+	w.Until("the operator sees that the clock is wrong", func() bool {
 		out, _ := w.Run("pool", "show", "main")
 		return strings.Contains(out, "RequestExpired")
 	})

@@ -49,7 +49,7 @@ type stand struct {
 	// how long one may take to come; zero: 8, and a minute.
 	pools, boot string
 	most        int
-	// placed is told of the server, where the cloud is in its data directory; nil: it is not.
+	// placed gets the server if the cloud's files are in the server's data directory; nil otherwise.
 	placed func(w *world)
 	// oci: its machines are real ones that run containers, and take minutes to come.
 	oci bool

@@ -196,7 +196,7 @@ func TestBearer(t *testing.T) {
 	} {
 		s.token.Store(token)
 		for range 2 {
-			// Soon over: made anew each time.
+			// It ends soon, so there is a new one each time.
 			g := r.Grant(t.Context(), s.host+"/short")
 			if left := time.Until(g.Until.Std()); g.Authorization != "Bearer a" || left > lasts || left < lasts-20*time.Second {
 				t.Errorf("%s: %+v %s", token, g, left)

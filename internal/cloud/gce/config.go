@@ -138,7 +138,7 @@ func New(cfg Config) (*Provider, error) {
 	if p.client == nil {
 		p.client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
-	// The source renews its tokens by itself. It is made anew each hour, so a new file needs no restart.
+	// The source renews its tokens by itself. A new source is made each hour, so a new file needs no restart.
 	p.tokens = driver.Cached[oauth2.TokenSource]{Read: p.readCredentials, Life: time.Hour, Stale: 24 * time.Hour, Now: cfg.Now}
 	p.types = driver.Cached[map[string][]machineType]{Read: p.readTypes, Life: 24 * time.Hour, Stale: 24 * time.Hour, Now: cfg.Now}
 	p.regions = driver.Cached[[]cloud.Quota]{Read: p.readQuotas, Life: 5 * time.Minute, Now: cfg.Now}

@@ -170,7 +170,7 @@ func (p *Provider) List(ctx context.Context, cursor string) (cloud.Listing, erro
 	var page aggregated[scopedInstances]
 	if err := p.do(ctx, call{what: "list of instances"}, http.MethodGet, "/aggregated/instances", query, nil, &page); err != nil {
 		if f := (*muster.Fault)(nil); errors.As(err, &f) && f.Kind == muster.FaultInvalid && cursor != "" {
-			f.Kind = muster.FaultTransient // the cursor is too old; the list begins anew
+			f.Kind = muster.FaultTransient // the cursor is too old; the list is read again from its start
 		}
 		return cloud.Listing{}, err
 	}
@@ -232,7 +232,7 @@ func (p *Provider) destroy(ctx context.Context, id muster.InstanceID) error {
 	return nil
 }
 
-// atMostTagTries bounds how often SetTags reads an instance anew that others change meanwhile.
+// atMostTagTries bounds how often SetTags reads an instance again because others have changed it meanwhile.
 const atMostTagTries = 5
 
 // SetTags is cloud.Provider's. The call replaces all labels, so it sends those that others have put on

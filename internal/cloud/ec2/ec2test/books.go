@@ -401,7 +401,7 @@ func (s *Server) destine(i *instance, about subject) {
 
 // free is how many addresses a subnet has. Stopped instances keep theirs. mu is held.
 func (s *Server) free(in Subnet) int {
-	// The count is made anew each time: tests have few instances, and a counter could drift from them.
+	// They are counted each time: tests have few instances, and a counter could drift from them.
 	n := in.Free
 	if l := s.striking("subnet", "free", subject{id: in.ID}); l != nil {
 		_, _ = fmt.Sscan(l.words[0], &n)

@@ -25,7 +25,7 @@ var calls = map[string]string{
 	"tags": "POST /servers/{id}/metadata", "lock": "POST /os-keypairs",
 }
 
-// Play begins a script anew. Each line is one fault, and when, in the words of package script:
+// Play starts a script, in place of the one before. Each line is one fault, and when, in the words of package script:
 //
 //	novalidhost [flavor=F] [zone=Z]  an accepted server goes to ERROR
 //	quota                            a create is refused for quota

@@ -89,7 +89,7 @@ type Machines struct {
 }
 
 // machine is one namespace and its first process. The namespace is called by its link and not by the
-// instance's id: ids begin anew in each stand-in, and namespaces are the host's.
+// instance's id: each stand-in counts ids from the start, and namespaces are the host's.
 type machine struct {
 	id, dir, link string
 	number        int
