@@ -72,6 +72,8 @@ var blanks = [...]func() Fact{
 	49: fact[ImageLoaded],
 	50: fact[ImageRemoved],
 	51: fact[NodeRekeyed],
+	52: fact[ServerSeen],
+	53: fact[ServerRemoved],
 }
 
 func fact[T any, F interface {

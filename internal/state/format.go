@@ -19,13 +19,15 @@ const (
 	// FormatFirst is the format of logs without a FormatRaised.
 	FormatFirst Format = 1
 	// FormatNewest is the newest format that this version reads and writes.
-	FormatNewest Format = 6
+	FormatNewest Format = 7
 	// FormatUsage is the first format with what an attempt used and cost.
 	FormatUsage Format = 5
 	// FormatHostKey is the first format that can launch instances whose host key the server makes.
 	FormatHostKey Format = 5
 	// FormatPoolVolumes is the first format with the volumes that a pool is configured with.
 	FormatPoolVolumes Format = 6
+	// FormatServers is the first format with what is known of the servers of a cluster.
+	FormatServers Format = 7
 	// FormatFloor is the lowest gate at which the control loops work. A leader raises the gate to it before it
 	// starts them. What is written above the floor needs a fallback for a lower gate.
 	FormatFloor Format = 4
@@ -64,6 +66,9 @@ var since = map[string]Format{
 	"state.Node.HostKey":                5,
 	"state.Pool.Volumes":                6,
 	"state.Pool.VolumesWritable":        6,
+	"state.ServerSeen":                  7,
+	"state.ServerRemoved":               7,
+	"row 18":                            7,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

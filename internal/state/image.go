@@ -38,6 +38,7 @@ const (
 	rowPace
 	rowClaim
 	rowLoaded
+	rowServers
 	rowStarts rowTable = 40
 )
 
@@ -119,6 +120,9 @@ func (im *Image) writeRows(iw *imageWriter) {
 	}
 	t.limits.Scan(func(l *NamespaceLimits) bool { iw.row(rowLimits, l); return iw.err == nil })
 	t.loaded.Scan(func(im *LoadedImage) bool { iw.row(rowLoaded, im); return iw.err == nil })
+	if len(t.serverList()) > 0 {
+		iw.row(rowServers, t.servers)
+	}
 	t.paces.Scan(func(p *Pace) bool { iw.row(rowPace, p); return iw.err == nil })
 	t.claims.Scan(func(c *Claim) bool { iw.row(rowClaim, c); return iw.err == nil })
 	t.starts.Scan(func(m *starts) bool { iw.row(rowStarts, m); return iw.err == nil })
@@ -248,6 +252,8 @@ func newRow(table rowTable) any {
 		return &NamespaceLimits{}
 	case rowLoaded:
 		return &LoadedImage{}
+	case rowServers:
+		return &Servers{}
 	case rowPace:
 		return &Pace{}
 	case rowClaim:
@@ -320,6 +326,8 @@ func (in *imageReader) put(v any) error {
 		s.t.limits.Set(v)
 	case *LoadedImage:
 		s.t.loaded.Set(v)
+	case *Servers:
+		s.t.servers = v
 	case *Pace:
 		s.t.paces.Set(v)
 		s.t.paceN.Set(v)

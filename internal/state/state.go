@@ -62,8 +62,10 @@ type tables struct {
 	limits *btree.BTreeG[*NamespaceLimits] // by namespace
 	shares *Shares
 	loaded *btree.BTreeG[*LoadedImage] // by name
-	paces  *btree.BTreeG[*Pace]        // by job's key
-	paceN  *btree.BTreeG[*Pace]        // the longest not seen first, to bound them
+	// servers is nil in a cluster that never had more than one.
+	servers *Servers
+	paces   *btree.BTreeG[*Pace] // by job's key
+	paceN   *btree.BTreeG[*Pace] // the longest not seen first, to bound them
 
 	standingJobs *btree.BTreeG[*Job] // service and system jobs that have not ended, by uid
 
@@ -151,7 +153,7 @@ func (t *tables) copy() tables {
 		receiptN: t.receiptN.Copy(), receiptBytes: t.receiptBytes, nodeAllocs: t.nodeAllocs.Copy(),
 		endedJobs: t.endedJobs.Copy(), endedBytes: t.endedBytes, goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
 		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retryIndexes: t.retryIndexes.copy(),
-		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), loaded: t.loaded.Copy(), shares: t.shares, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
+		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), loaded: t.loaded.Copy(), shares: t.shares, servers: t.servers, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
 		standingJobs: t.standingJobs.Copy(), environments: t.environments.copy(), standing: t.standing.copy(), money: t.money.copy(),
 	}
 }

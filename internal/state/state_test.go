@@ -477,6 +477,7 @@ func goldenFacts() []Fact {
 		&ClaimsTouched{[]Touch{{"c1", 8}}}, &ClaimReleased{"c1", "r"}, &ClaimsExpired{[]Expiry{{"c1", "r", 9}}},
 		&NodeKept{"n1", "r"},
 		&ImageLoaded{LoadedImage{"docker.io/library/web:1", "sha256:a", []LoadedBlob{{"sha256:a", 5}}, []string{"linux/amd64"}, []LoadedBlob{{"sha256:b", 6}}, 7}}, &ImageRemoved{"docker.io/library/web:1", "sha256:a"},
+		&ServerSeen{Server{"s1", "a", "v1", 7, "a.example:4750"}}, &ServerRemoved{"s1"},
 		&RoomReserved{"n1", "ua", 2}, &RoomReleased{"n1", "ua", "r"}, &NodePlansRefused{"n1", 15, "r"},
 		&NodeFailed{"n1", "r", true}, &NodeEvicted{"n1", "r", 4}, &NodeRekeyed{"n1", "ssh-ed25519 B"},
 	}
