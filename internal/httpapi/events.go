@@ -1,14 +1,9 @@
 package httpapi
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -16,21 +11,10 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/door"
-	"github.com/musterhq/muster/internal/httpapi/schema"
+	"github.com/musterhq/muster/internal/httpapi/eventstream"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
-)
-
-const (
-	// heartbeat is the longest silence of an event stream. Proxies close connections that are
-	// silent for longer.
-	heartbeat = 15 * time.Second
-	// eventBatch bounds the changes that one step takes from the feed, and with it how many rows a
-	// slow reader keeps in memory.
-	eventBatch = 256
-	// eventTooOld is the type of the last event of a reader that was too slow for the feed.
-	eventTooOld = "too-old"
 )
 
 // eventHandlers handle the stream of changes.
@@ -81,8 +65,8 @@ func (a eventHandlers) watchEvents(ctx context.Context, in *eventsIn) (*huma.Str
 		defer cancel()
 		sub := feed.Subscribe(in.topic())
 		defer sub.Close()
-		e := &eventStream{w: w, out: bufio.NewWriterSize(w, 32<<10), in: in, changes: sub}
-		if err := e.run(ctx, pos); err != nil {
+		e := eventstream.New(w, sub, in.Follow, in.event)
+		if err := e.Run(ctx, pos); err != nil {
 			a.logger.DebugContext(ctx, "event stream ended", "error", err)
 		}
 		door.EndWrite(w)
@@ -121,99 +105,6 @@ func eventStart(in *eventsIn, feed *state.Feed) (state.Position, error) {
 		return pos, muster.Faultf(muster.FaultTooOld, "index %d is ahead of this server, which is at %d: it was restored from a backup; list again and go on from the list's index", pos.Index, last)
 	}
 	return pos, nil
-}
-
-// eventStream is one reader. One goroutine owns it. What the reader has not read stays in the feed:
-// nothing is queued for it, so a slow reader costs no memory.
-type eventStream struct {
-	w       http.ResponseWriter
-	out     *bufio.Writer
-	in      *eventsIn
-	changes *state.Subscription
-}
-
-func (e *eventStream) run(ctx context.Context, pos state.Position) error {
-	_, _ = e.out.WriteString(": muster events\nretry: 1000\nid: " + present.EventID(pos) + "\n\n")
-	if err := e.flush(); err != nil {
-		return err
-	}
-	for quiet := false; ; {
-		changes, next, all, err := e.changes.Next(pos, eventBatch)
-		if err != nil {
-			return e.tooOld(err)
-		}
-		for i := range changes {
-			if ev := e.in.event(&changes[i]); ev != nil {
-				door.ExtendWrite(e.w) // the buffer may fill
-				if err := e.send(ev); err != nil {
-					return err
-				}
-			}
-		}
-		pos = next
-		if quiet {
-			// The connection is kept awake. Its id is where the feed has got to: a reader of
-			// something quiet resumes from there, and not from what the feed has forgotten.
-			_, _ = e.out.WriteString(": heartbeat\nid: " + present.EventID(pos) + "\n\n")
-		}
-		if err := e.flush(); err != nil {
-			return err
-		}
-		switch {
-		case !all:
-			continue
-		case !e.in.Follow:
-			return nil
-		}
-		bounded, cancel := context.WithTimeout(ctx, heartbeat)
-		quiet = e.changes.Wait(bounded, pos) != nil
-		cancel()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
-}
-
-func (e *eventStream) flush() error {
-	door.ExtendWrite(e.w)
-	if err := e.out.Flush(); err != nil {
-		return err
-	}
-	return http.NewResponseController(e.w).Flush()
-}
-
-func (e *eventStream) send(ev *api.Event) error {
-	b, err := schema.Encode(ev)
-	if err != nil {
-		return fmt.Errorf("event %s: %w", ev.ID, err)
-	}
-	return e.write(ev.ID, ev.Type, b)
-}
-
-func (e *eventStream) write(id, kind string, data []byte) error {
-	if id != "" {
-		_, _ = fmt.Fprintf(e.out, "id: %s\n", id)
-	}
-	_, err := fmt.Fprintf(e.out, "event: %s\ndata: %s\n\n", kind, bytes.TrimRight(data, "\n"))
-	return err
-}
-
-// tooOld sends a last event to a reader that fell out of the feed. The status of the answer is long
-// sent, so the problem is the data of that event. It has no id: a reader must list again and not
-// resume.
-func (e *eventStream) tooOld(err error) error {
-	b, jerr := json.Marshal(&problem.Of(err).Problem)
-	if jerr != nil {
-		return jerr
-	}
-	door.ExtendWrite(e.w)
-	if werr := e.write("", eventTooOld, b); werr != nil {
-		return werr
-	}
-	if ferr := e.flush(); ferr != nil {
-		return ferr
-	}
-	return err
 }
 
 // event returns the public form of a change, nil if the reader does not want it. The filters need

@@ -16,6 +16,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/httpapi/eventstream"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -307,7 +308,7 @@ func TestEventsHeartbeat(t *testing.T) {
 		began := time.Now()
 		b.submit("default", "j", 1)
 		m := <-messages
-		if took := time.Since(began); took != heartbeat || m.comment != "heartbeat" || m.data != "" {
+		if took := time.Since(began); took != eventstream.Heartbeat || m.comment != "heartbeat" || m.data != "" {
 			t.Errorf("after %s: %+v", took, m)
 		}
 		if want := fmt.Sprint(b.state.Latest().Index()); m.id != want || m.id == first.id {
