@@ -44,7 +44,7 @@ func (d *Door) serveMount(m *Mount, w http.ResponseWriter, r *http.Request) (rou
 		return "none"
 	}
 	d.awaitStart(r.Context())
-	if err := d.cfg.CaughtUp(); err != nil {
+	if err := d.caughtUp(r); err != nil {
 		m.refuse(w, r, problem.Of(err))
 		return "none"
 	}

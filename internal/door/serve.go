@@ -46,23 +46,21 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		route = d.serveMount(m, rec, r)
 		return
 	}
-	// hurry bounds what is told to everybody, refusals too. The HTTP server takes both deadlines
-	// back after the request.
-	hurry := func() {
-		control := http.NewResponseController(w)
-		_ = control.SetReadDeadline(began.Add(StrangerTimeout))
-		_ = control.SetWriteDeadline(began.Add(StrangerTimeout))
-	}
 	if p := d.admit(r); p != nil {
-		hurry()
+		hurry(w)
 		p.Write(rec)
 		return
 	}
 	if open(r.URL.Path) {
-		hurry()
+		hurry(w)
 	} else {
 		// A connection with an admitted request is not closed to make room for another.
 		defer conns.Serving(r.Context())()
+	}
+	r, p := takeAge(r)
+	if p != nil {
+		p.Write(rec)
+		return
 	}
 	handler, pattern := d.Mux.Handler(r)
 	if pattern == "" {
@@ -75,7 +73,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if strings.HasPrefix(r.URL.Path, "/v1/") {
-		if err := d.cfg.CaughtUp(); err != nil {
+		if err := d.caughtUp(r); err != nil {
 			problem.Of(err).Write(rec)
 			return
 		}
@@ -89,6 +87,14 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer end()
 	d.Mux.ServeHTTP(rec, r)
+}
+
+// hurry bounds what is told to everybody, refusals too. The HTTP server takes both deadlines back after
+// the request.
+func hurry(w http.ResponseWriter) {
+	control, end := http.NewResponseController(w), time.Now().Add(StrangerTimeout)
+	_ = control.SetReadDeadline(end)
+	_ = control.SetWriteDeadline(end)
 }
 
 // recovered answers for a handler that panicked. That is a defect of ours, unless the client has
