@@ -57,7 +57,8 @@ type Config struct {
 	Address string
 	// Expected is the id of the server at an address, as the log has it; empty if the log does not.
 	Expected func(address string) string
-	// Refuse says why a server may not connect, which its certificate allows: it was removed. Nil: none is refused.
+	// Refuse says why a server may not send messages of the log, which its certificate allows: it was removed.
+	// Nil: none is refused. Whoever serves HTTP asks by itself.
 	Refuse func(server string) error
 	// Admit decides about a server that wants to join; see Join. Nil: none may.
 	Admit func(context.Context, *JoinRequest) (*Admission, error)
@@ -197,6 +198,9 @@ func (n *Node) serverTLS() *tls.Config {
 			server, err := i.verify(s, n.cfg.Clock())
 			if err != nil {
 				return err
+			}
+			if s.NegotiatedProtocol == protoHTTP {
+				return nil // a removed server is told so in an answer
 			}
 			return n.cfg.Refuse(server)
 		},
