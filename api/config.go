@@ -10,6 +10,8 @@ type ServerConfig struct {
 	Listen string `json:"listen,omitempty" doc:"Address of the HTTP API, as host:port. Default: 127.0.0.1:4750."`
 	// AllowedHosts are names under which the API may be asked besides loopback.
 	AllowedHosts []string `json:"allowed_hosts,omitempty" doc:"Host names that clients use for the API, in addition to loopback names. Requests with another Host are rejected."`
+	// Cluster makes the server one of several.
+	Cluster *ClusterSpec `json:"cluster,omitempty" doc:"One of several servers (docs/servers.md): its name and its address for the others. Default: a server alone."`
 	// NoAuth lets everyone on this host in.
 	NoAuth bool `json:"no_auth,omitempty" doc:"Require no token. Only on a loopback address."`
 	// Log says how the server tells what it does.

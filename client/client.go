@@ -30,7 +30,8 @@ const DefaultRetryFor = 2 * time.Second
 
 // Config says which server to speak to, and how patiently.
 type Config struct {
-	// Address of the server: host:port, or a URL.
+	// Address of the server: host:port, or a URL. Several servers of one cluster are separated by commas:
+	// the client uses one, and the next when it does not answer.
 	Address string
 	// Token that lets the client in; none for a server without authentication.
 	Token muster.Secret
@@ -82,17 +83,27 @@ type where struct {
 	mu    sync.Mutex
 	base  *url.URL
 	token muster.Secret
+	// others are further servers of the cluster, the next to try first.
+	others []*url.URL
 
 	finding sync.Mutex // held while Find is asked
 }
 
 // New makes a client. It does not speak to the server yet.
 func New(cfg Config) (*Client, error) {
-	base, err := baseURL(cfg.Address)
-	if err != nil {
-		return nil, err
+	at := &where{token: cfg.Token}
+	for i, address := range strings.Split(cfg.Address, ",") {
+		base, err := baseURL(strings.TrimSpace(address))
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			at.base = base
+		} else {
+			at.others = append(at.others, base)
+		}
 	}
-	c := &caller{http: cfg.HTTPClient, find: cfg.Find, userAgent: cfg.UserAgent, retryFor: cfg.RetryFor, where: &where{base: base, token: cfg.Token}}
+	c := &caller{http: cfg.HTTPClient, find: cfg.Find, userAgent: cfg.UserAgent, retryFor: cfg.RetryFor, where: at}
 	c.retryFor = cmp.Or(c.retryFor, DefaultRetryFor)
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
@@ -150,8 +161,24 @@ func (c *caller) place() (*url.URL, muster.Secret) {
 	return c.where.base, c.where.token
 }
 
-// findAgain asks where the server is now. What cannot be found stays as it was.
-func (c *caller) findAgain() {
+// next goes on with the next server of the cluster, unless somebody has done so since from was used.
+func (w *where) next(from *url.URL) (other bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.others) == 0 {
+		return false
+	}
+	if w.base == from {
+		w.base, w.others = w.others[0], append(w.others[1:len(w.others):len(w.others)], w.base)
+	}
+	return true
+}
+
+// findAgain asks where the server is now, after from did not answer. What cannot be found stays as it was.
+func (c *caller) findAgain(from *url.URL) {
+	if c.where.next(from) {
+		return
+	}
 	if c.find == nil {
 		return
 	}
@@ -379,6 +406,7 @@ func (l *later) Unwrap() error { return l.Problem }
 func (c *caller) retry(ctx context.Context, once bool, attempt func() error) error {
 	deadline := time.Now().Add(c.retryFor)
 	for delay := firstWait; ; delay = min(2*delay, longestWait) {
+		at, _ := c.place()
 		err := attempt()
 		if err == nil {
 			return nil
@@ -394,7 +422,7 @@ func (c *caller) retry(ctx context.Context, once bool, attempt func() error) err
 		if !wait.For(ctx, pause) {
 			return ctx.Err()
 		}
-		c.findAgain()
+		c.findAgain(at)
 	}
 }
 

@@ -72,6 +72,7 @@ func (c ClusterAPI) Events(ctx context.Context, q EventQuery) iter.Seq2[api.Even
 		}
 		for delay := firstWait; ; delay = min(2*delay, longestWait) {
 			before := e.last
+			at, _ := c.place()
 			more, err := e.connection(ctx, yield)
 			if !more {
 				return
@@ -87,7 +88,7 @@ func (c ClusterAPI) Events(ctx context.Context, q EventQuery) iter.Seq2[api.Even
 				yield(api.Event{}, ctx.Err())
 				return
 			}
-			c.findAgain()
+			c.findAgain(at)
 		}
 	}
 }

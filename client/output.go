@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -34,6 +35,7 @@ type Output struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	client *caller
+	at     *url.URL // of the server that was asked last
 	query  OutputQuery
 
 	body    io.ReadCloser // nil between connections
@@ -86,7 +88,7 @@ func (o *Output) Read(p []byte) (int, error) {
 				if !wait.For(o.ctx, jitter(o.wait)) {
 					return 0, o.ctx.Err()
 				}
-				o.client.findAgain()
+				o.client.findAgain(o.at)
 			}
 			if err := o.connect(); err != nil {
 				return 0, err
@@ -141,6 +143,7 @@ func (o *Output) connect() error {
 	if q.Follow {
 		v.Set("follow", "true")
 	}
+	o.at, _ = o.client.place()
 	resp, err := o.client.stream(o.ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(q.Alloc), "output", q.Stream), query: v})
 	if err != nil {
 		return err

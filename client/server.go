@@ -37,6 +37,7 @@ func (c ClusterAPI) Ready(ctx context.Context) error {
 // error says what was the matter last.
 func (c ClusterAPI) WaitReady(ctx context.Context) error {
 	for delay := firstWait; ; delay = min(2*delay, longestWait/2) {
+		at, _ := c.place()
 		err := c.Ready(ctx)
 		if err == nil {
 			return nil
@@ -50,7 +51,7 @@ func (c ClusterAPI) WaitReady(ctx context.Context) error {
 			}
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
-		c.findAgain()
+		c.findAgain(at)
 	}
 }
 

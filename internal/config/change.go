@@ -46,7 +46,7 @@ type Check struct {
 
 // restarts are what a server takes from its configuration when it starts, and never again.
 func restarts() []string {
-	return []string{"data_dir", "listen", "allowed_hosts", "no_auth", "log", "blob.url", "low_water", "registries", "image_cache", "node_binaries", "network", "compat", "limits"}
+	return []string{"data_dir", "cluster", "listen", "allowed_hosts", "no_auth", "log", "blob.url", "low_water", "registries", "image_cache", "node_binaries", "network", "compat", "limits"}
 }
 
 // needsRestart reports whether a field is one of those, or below one.

@@ -28,6 +28,7 @@ func Validate(s *api.ServerConfig) []api.ProblemField {
 		c.Text("data_dir", s.DataDir, 4095)
 	}
 	c.listen(s)
+	c.cluster(s)
 	for i, h := range s.AllowedHosts {
 		if h == "" || len(h) > 255 || strings.ContainsAny(h, "/@* \t") || strings.ContainsFunc(h, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			c.Add(validate.Index("allowed_hosts", i), "is %s; write a host name without scheme and path, as muster.example.org", validate.Quote(h))
@@ -163,7 +164,9 @@ func isLoopback(host string) bool {
 
 // reservedNames are those of a server's own files: instances of a local
 // provider are kept in a directory of the provider's name beside them.
-func reservedNames() []string { return []string{"log", "blobs", "token", "server.json", "keys"} }
+func reservedNames() []string {
+	return []string{"log", "blobs", "token", "server.json", "keys", "peers", "claim.key"}
+}
 
 func (c *checks) providers(list []api.ProviderSpec) {
 	if len(list) == 0 {

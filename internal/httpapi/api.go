@@ -61,6 +61,8 @@ type Config struct {
 	Door *door.Door
 	// Backup writes a backup of the state.
 	Backup func(ctx context.Context, w io.Writer) error
+	// Cluster has the servers of the cluster. Optional: without it there is no /v1/servers.
+	Cluster Cluster
 	// Ready says why the server cannot serve writes now, or nil.
 	Ready func() error
 	// Leads reports whether this server leads. Optional: without it, a server that is ready leads.
@@ -110,7 +112,7 @@ func New(c Config) (*API, error) {
 	for _, h := range []interface{ routes() }{
 		serverHandlers{a}, jobHandlers{a}, allocHandlers{a}, outputHandlers{a}, uploadHandlers{a}, execHandlers{a}, fileHandlers{a}, portHandlers{a},
 		statsHandlers{a}, environmentHandlers{a}, runnerHandlers{a}, nodeHandlers{a}, imageHandlers{a}, loadedHandlers{a}, poolHandlers{a}, namespaceHandlers{a},
-		explainHandlers{a}, providerHandlers{a}, costHandlers{a}, historyHandlers{a}, eventHandlers{a},
+		explainHandlers{a}, providerHandlers{a}, costHandlers{a}, historyHandlers{a}, eventHandlers{a}, serversHandlers{a},
 	} {
 		h.routes()
 	}

@@ -49,6 +49,10 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 		return err
 	}
 	s.caughtUp.Store(true)
+	if s.cluster != nil {
+		// A server that no longer leads does not know what its successor confirms.
+		defer s.caughtUp.Store(false)
+	}
 	// The connections to the nodes outlive a reload of the configuration: r belongs to the
 	// leadership, not to the loops.
 	r, err := s.reach(func(ctx context.Context, f state.Fact) error {
@@ -63,6 +67,7 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 	// end the server.
 	g.Go(func() error { return r.Run(ctx) })
 	g.Go(func() error { return s.times.follow(ctx, s.state) })
+	g.Go(func() error { return s.leadCluster(ctx, l) })
 	g.Go(func() error {
 		for {
 			again, err := s.turn(ctx, l, r)

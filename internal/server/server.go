@@ -23,6 +23,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cluster"
 	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
@@ -36,6 +37,7 @@ import (
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/registry"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // feedSize is how many changes the feed keeps for readers that resume: some seconds of a busy
@@ -63,6 +65,8 @@ type Options struct {
 	// OpenIdentity makes the identity of a registry's entry. It is nil in a program without the
 	// libraries of clouds.
 	OpenIdentity registry.Opener
+	// Start says how the server becomes a member of a cluster. See cluster.Start.
+	Start cluster.Start
 	// Ready is called once with the address, when the server leads and serves requests.
 	Ready func(address string)
 	// Read reads the configuration again; Reload says when. Without Read the configuration is never
@@ -113,6 +117,9 @@ type Server struct {
 	token, claimKey muster.Secret
 	stats           loopStats
 	times           *times
+	// cluster has the other servers; nil for a server alone. clusterRuns says that run has taken it over.
+	cluster     *cluster.Cluster
+	clusterRuns bool
 	// readable returns the newest log format that every server of the cluster reads. A single
 	// server asks only itself; a cluster asks each of its members.
 	readable func() state.Format
@@ -128,7 +135,7 @@ func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
 	if problems := config.Validate(&cfg); len(problems) > 0 {
 		return &api.Problem{Status: http.StatusUnprocessableEntity, Title: "the configuration is wrong", Detail: "the configuration is wrong", Errors: problems}
 	}
-	s, err := open(cfg, opts)
+	s, err := open(ctx, cfg, opts)
 	if err != nil {
 		return err
 	}
@@ -188,6 +195,12 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	// raftDone has room for one, so that the log's goroutine ends even if nobody reads its error.
 	raftDone := make(chan error, 1)
 	go func() { raftDone <- s.raft.Run(logCtx) }()
+	// The log's messages go through the cluster's connections, so those end after the log.
+	clusterCtx, endCluster := context.WithCancel(context.WithoutCancel(ctx))
+	defer endCluster()
+	clusterDone := make(chan error, 1)
+	s.clusterRuns = true
+	go s.runCluster(clusterCtx, handler.Handler, clusterDone)
 
 	g, gctx := errgroup.WithContext(ctx)
 	// Each of these goroutines ends with gctx. The first that returns an error ends all others.
@@ -235,13 +248,28 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 			return nil
 		}
 	})
+	// So does a cluster that this server was removed from.
+	g.Go(func() error {
+		select {
+		case err := <-clusterDone:
+			clusterDone <- err
+			return err
+		case <-gctx.Done():
+			return nil
+		}
+	})
 	err := g.Wait()
 	if s.opts.Ephemeral {
 		err = errors.Join(err, s.destroyAll())
 	}
+	s.handOver()
 	endLog()
 	if logErr := <-raftDone; err == nil && logErr != nil {
 		err = logErr
+	}
+	endCluster()
+	if clusterErr := <-clusterDone; err == nil && clusterErr != nil {
+		err = clusterErr
 	}
 	// The caller asked for the end. That is no error.
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
@@ -253,7 +281,7 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 // open makes the parts of a server, from the bottom up: the state, the log that drives it, tokens,
 // the blob store, metrics. raftlog.Open restores the newest snapshot into the state. Nothing is
 // proposed or served before run. If open fails, it closes what it has opened.
-func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
+func open(ctx context.Context, cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	if cfg.DataDir, err = filepath.Abs(cfg.DataDir); err != nil {
 		return nil, err
@@ -270,22 +298,28 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	if s.grants, err = registry.New(registry.Config{Registries: cfg.Registries, OpenIdentity: opts.OpenIdentity, Logger: opts.Logger}); err != nil {
 		return nil, err
 	}
+	// A server that joins gets its place in the log, and the secrets of the cluster, before the log is opened.
+	among, err := s.openCluster(ctx)
+	if err != nil {
+		return nil, err
+	}
 	// Opening takes the lock of the data directory. What comes after it may write there.
 	s.raft, err = raftlog.Open(raftlog.Config{
-		Dir: filepath.Join(cfg.DataDir, "log"), Machine: machine{s.state}, Logger: opts.Logger, LowWater: lowWater(cfg.LowWater), Fatal: opts.Fatal,
+		Dir: filepath.Join(cfg.DataDir, "log"), Machine: machine{s.state}, Logger: opts.Logger, LowWater: lowWater(cfg.LowWater), Fatal: opts.Fatal, Cluster: among,
 	})
 	// The log is in a directory below; users know the one that they have named.
 	if locked := (*raftlog.LockedError)(nil); errors.As(err, &locked) {
-		return nil, fmt.Errorf("data directory %s: %w", cfg.DataDir, locked)
+		return nil, errors.Join(fmt.Errorf("data directory %s: %w", cfg.DataDir, locked), s.closeCluster())
 	}
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.closeCluster())
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 		}
 	}()
+	s.attachCluster()
 	if !cfg.NoAuth {
 		if s.token, err = locate.EnsureToken(cfg.DataDir); err != nil {
 			return nil, err
@@ -329,8 +363,16 @@ func (s *Server) close() error {
 	if s.blobs != nil {
 		errs = append(errs, s.blobs.Close())
 	}
-	errs = append(errs, s.raft.Close())
+	errs = append(errs, s.raft.Close(), s.closeCluster())
 	return errors.Join(errs...)
+}
+
+// closeCluster closes the port for the other servers, unless run has taken it over.
+func (s *Server) closeCluster() error {
+	if s.cluster == nil || s.clusterRuns {
+		return nil
+	}
+	return s.cluster.Close()
 }
 
 // lowWater is the configured low-water mark of free disk in bytes, for any size of the file system;
@@ -435,7 +477,7 @@ func (s *Server) announceReady(ctx context.Context, address string) error {
 		if s.ready() == nil {
 			break
 		}
-		if err := s.state.Feed().Wait(ctx, seen); err != nil {
+		if !s.awaitChange(ctx, seen) {
 			return nil
 		}
 	}
@@ -446,12 +488,24 @@ func (s *Server) announceReady(ctx context.Context, address string) error {
 	return nil
 }
 
-// ready says why the server cannot serve writes now; nil if it can.
-func (s *Server) ready() error {
-	if !s.leading.Load() {
-		return muster.Faultf(muster.FaultUnavailable, "the server is starting")
+// awaitChange waits for the next change of the state. Among several servers it waits for a moment only:
+// another one may have become leader, which changes nothing here.
+func (s *Server) awaitChange(ctx context.Context, seen uint64) bool {
+	if s.cluster != nil {
+		return wait.For(ctx, readyEvery)
 	}
-	return nil
+	return s.state.Feed().Wait(ctx, seen) == nil
+}
+
+// ready says why the server cannot serve writes now; nil if it can: it leads, or it knows who does.
+func (s *Server) ready() error {
+	switch {
+	case s.leading.Load():
+		return nil
+	case s.cluster != nil:
+		return s.follows()
+	}
+	return muster.Faultf(muster.FaultUnavailable, "the server is starting")
 }
 
 // isCaughtUp says why reads may miss what was confirmed before this start; nil if they cannot.
@@ -504,6 +558,7 @@ func (s *Server) api() (*http.Server, error) {
 		Operate: services.operate, Loops: func() explain.Loops { return s.known() },
 		Running: s.config,
 		Ready:   s.ready,
+		Cluster: s.servers(),
 		Leads:   s.raft.IsLeader,
 		Metrics: s.metrics,
 		Version: s.opts.Version,
@@ -515,7 +570,9 @@ func (s *Server) api() (*http.Server, error) {
 	if err := s.mountCompat(services); err != nil {
 		return nil, err
 	}
-	return services.door.Server(services.stop), nil
+	out := services.door.Server(services.stop)
+	out.Handler = s.forwarding(services)
+	return out, nil
 }
 
 // fits reports whether a member of a job could ever run, and why not. If a provider has not said

@@ -9,5 +9,5 @@ import (
 // Commands are those for whoever operates a cluster. Who may use which is the server's to say: here
 // all are shown to everybody.
 func Commands(a *cli.App) []*cobra.Command {
-	return []*cobra.Command{explainCommand(a), nodeCommand(a), poolCommand(a), offeringCommand(a), namespaceCommand(a), providerCommand(a), imageCommand(a), costCommand(a), eventsCommand(a)}
+	return []*cobra.Command{explainCommand(a), nodeCommand(a), poolCommand(a), offeringCommand(a), namespaceCommand(a), providerCommand(a), imageCommand(a), costCommand(a), eventsCommand(a), serversCommand(a)}
 }
