@@ -31,7 +31,7 @@ const (
 
 // openCluster makes this server a member of its cluster, and returns what the log needs for it. Without
 // cluster in the configuration it does nothing.
-func (s *Server) openCluster(ctx context.Context) (*raftlog.Cluster, error) {
+func openCluster(ctx context.Context, s *Server) (*raftlog.Cluster, error) {
 	spec := s.cfg.Cluster
 	if spec == nil {
 		return nil, nil
@@ -47,7 +47,7 @@ func (s *Server) openCluster(ctx context.Context) (*raftlog.Cluster, error) {
 	var err error
 	s.cluster, err = cluster.Open(ctx, cluster.Config{
 		DataDir: s.cfg.DataDir, Spec: own, Start: s.opts.Start, Version: s.opts.Version, Reads: int(state.FormatNewest), API: apiAddress(&s.cfg),
-		Secrets: s.secrets, Logger: s.log,
+		Secrets: func() (map[string][]byte, error) { return clusterSecrets(s) }, Logger: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (s *Server) openCluster(ctx context.Context) (*raftlog.Cluster, error) {
 }
 
 // attachCluster gives the cluster the log and the state.
-func (s *Server) attachCluster() {
+func attachCluster(s *Server) {
 	if s.cluster == nil {
 		return
 	}
@@ -79,8 +79,8 @@ func apiAddress(c *api.ServerConfig) string {
 	return c.Listen
 }
 
-// secrets are the files that a joining server gets. Those that are missing are made.
-func (s *Server) secrets() (map[string][]byte, error) {
+// clusterSecrets are the files that a joining server gets. Those that are missing are made.
+func clusterSecrets(s *Server) (map[string][]byte, error) {
 	if !s.cfg.NoAuth {
 		if _, err := locate.EnsureToken(s.cfg.DataDir); err != nil {
 			return nil, err
@@ -97,7 +97,7 @@ func (s *Server) secrets() (map[string][]byte, error) {
 
 // forwarding is the handler of all requests: the door, and for one of several servers what passes requests
 // on to the leader.
-func (s *Server) forwarding(services *services) http.Handler {
+func forwarding(s *Server, services *services) http.Handler {
 	if s.cluster == nil {
 		return services.door
 	}
@@ -109,7 +109,7 @@ func (s *Server) forwarding(services *services) http.Handler {
 
 // runCluster serves the other servers until ctx ends, and sends the result to done. Without a cluster there
 // is nothing to serve, and done gets nil when ctx ends.
-func (s *Server) runCluster(ctx context.Context, handler http.Handler, done chan<- error) {
+func runCluster(ctx context.Context, s *Server, handler http.Handler, done chan<- error) {
 	if s.cluster == nil {
 		<-ctx.Done()
 		done <- nil
@@ -119,7 +119,7 @@ func (s *Server) runCluster(ctx context.Context, handler http.Handler, done chan
 }
 
 // handOver gives leadership to another server at the end of this one, so that nobody waits for an election.
-func (s *Server) handOver() {
+func handOver(s *Server) {
 	if s.cluster == nil {
 		return
 	}
@@ -129,7 +129,7 @@ func (s *Server) handOver() {
 }
 
 // leadCluster is the leader's part in the cluster. The log format is raised once every server reads more.
-func (s *Server) leadCluster(ctx context.Context, l ledger) error {
+func leadCluster(ctx context.Context, s *Server, l ledger) error {
 	if s.cluster == nil {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (s *Server) leadCluster(ctx context.Context, l ledger) error {
 }
 
 // follows says why this server cannot answer requests with the help of the leader; nil if it can.
-func (s *Server) follows() error {
+func follows(s *Server) error {
 	switch leader := s.cluster.Leader(); {
 	case leader == "":
 		return muster.Faultf(muster.FaultUnavailable, "the cluster has no leader")
@@ -150,8 +150,8 @@ func (s *Server) follows() error {
 	return nil
 }
 
-// servers is what operators ask about the servers.
-func (s *Server) servers() httpapi.Cluster {
+// serversOf is what operators ask about the servers.
+func serversOf(s *Server) httpapi.Cluster {
 	if s.cluster == nil {
 		return alone{s}
 	}

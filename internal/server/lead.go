@@ -67,7 +67,7 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 	// end the server.
 	g.Go(func() error { return r.Run(ctx) })
 	g.Go(func() error { return s.times.follow(ctx, s.state) })
-	g.Go(func() error { return s.leadCluster(ctx, l) })
+	g.Go(func() error { return leadCluster(ctx, s, l) })
 	g.Go(func() error {
 		for {
 			again, err := s.turn(ctx, l, r)

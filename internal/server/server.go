@@ -200,7 +200,7 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	defer endCluster()
 	clusterDone := make(chan error, 1)
 	s.clusterRuns = true
-	go s.runCluster(clusterCtx, handler.Handler, clusterDone)
+	go runCluster(clusterCtx, s, handler.Handler, clusterDone)
 
 	g, gctx := errgroup.WithContext(ctx)
 	// Each of these goroutines ends with gctx. The first that returns an error ends all others.
@@ -262,7 +262,7 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	if s.opts.Ephemeral {
 		err = errors.Join(err, s.destroyAll())
 	}
-	s.handOver()
+	handOver(s)
 	endLog()
 	if logErr := <-raftDone; err == nil && logErr != nil {
 		err = logErr
@@ -299,7 +299,7 @@ func open(ctx context.Context, cfg api.ServerConfig, opts Options) (_ *Server, e
 		return nil, err
 	}
 	// A server that joins gets its place in the log, and the secrets of the cluster, before the log is opened.
-	among, err := s.openCluster(ctx)
+	among, err := openCluster(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -309,17 +309,17 @@ func open(ctx context.Context, cfg api.ServerConfig, opts Options) (_ *Server, e
 	})
 	// The log is in a directory below; users know the one that they have named.
 	if locked := (*raftlog.LockedError)(nil); errors.As(err, &locked) {
-		return nil, errors.Join(fmt.Errorf("data directory %s: %w", cfg.DataDir, locked), s.closeCluster())
+		return nil, errors.Join(fmt.Errorf("data directory %s: %w", cfg.DataDir, locked), closeCluster(s))
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.closeCluster())
+		return nil, errors.Join(err, closeCluster(s))
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 		}
 	}()
-	s.attachCluster()
+	attachCluster(s)
 	if !cfg.NoAuth {
 		if s.token, err = locate.EnsureToken(cfg.DataDir); err != nil {
 			return nil, err
@@ -363,12 +363,12 @@ func (s *Server) close() error {
 	if s.blobs != nil {
 		errs = append(errs, s.blobs.Close())
 	}
-	errs = append(errs, s.raft.Close(), s.closeCluster())
+	errs = append(errs, s.raft.Close(), closeCluster(s))
 	return errors.Join(errs...)
 }
 
 // closeCluster closes the port for the other servers, unless run has taken it over.
-func (s *Server) closeCluster() error {
+func closeCluster(s *Server) error {
 	if s.cluster == nil || s.clusterRuns {
 		return nil
 	}
@@ -477,7 +477,7 @@ func (s *Server) announceReady(ctx context.Context, address string) error {
 		if s.ready() == nil {
 			break
 		}
-		if !s.awaitChange(ctx, seen) {
+		if !awaitChange(ctx, s, seen) {
 			return nil
 		}
 	}
@@ -490,7 +490,7 @@ func (s *Server) announceReady(ctx context.Context, address string) error {
 
 // awaitChange waits for the next change of the state. Among several servers it waits for a moment only:
 // another one may have become leader, which changes nothing here.
-func (s *Server) awaitChange(ctx context.Context, seen uint64) bool {
+func awaitChange(ctx context.Context, s *Server, seen uint64) bool {
 	if s.cluster != nil {
 		return wait.For(ctx, readyEvery)
 	}
@@ -503,7 +503,7 @@ func (s *Server) ready() error {
 	case s.leading.Load():
 		return nil
 	case s.cluster != nil:
-		return s.follows()
+		return follows(s)
 	}
 	return muster.Faultf(muster.FaultUnavailable, "the server is starting")
 }
@@ -558,7 +558,7 @@ func (s *Server) api() (*http.Server, error) {
 		Operate: services.operate, Loops: func() explain.Loops { return s.known() },
 		Running: s.config,
 		Ready:   s.ready,
-		Cluster: s.servers(),
+		Cluster: serversOf(s),
 		Leads:   s.raft.IsLeader,
 		Metrics: s.metrics,
 		Version: s.opts.Version,
@@ -571,7 +571,7 @@ func (s *Server) api() (*http.Server, error) {
 		return nil, err
 	}
 	out := services.door.Server(services.stop)
-	out.Handler = s.forwarding(services)
+	out.Handler = forwarding(s, services)
 	return out, nil
 }
 

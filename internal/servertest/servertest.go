@@ -6,6 +6,7 @@ package servertest
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,6 +26,7 @@ type Server struct {
 
 	t               *testing.T
 	program, config string
+	args            []string
 	dir             string
 	log             *os.File
 
@@ -40,16 +42,33 @@ type Server struct {
 // shows its log.
 func Start(t *testing.T, program, text string) *Server {
 	t.Helper()
+	return StartWith(t, program, Options{Text: text})
+}
+
+// Options are how a server differs from one that Start starts.
+type Options struct {
+	// Text is its configuration without data_dir and listen.
+	Text string
+	// Listen is the address of its API; empty: a free port, another one at each start.
+	Listen string
+	// Args are further arguments of muster server.
+	Args []string
+}
+
+// StartWith is Start with options.
+func StartWith(t *testing.T, program string, o Options) *Server {
+	t.Helper()
+	text := o.Text
 	// Sockets of local instances are below the directory, and their paths must be short.
 	dir, err := os.MkdirTemp("", "m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, program: program, dir: dir, config: filepath.Join(dir, "muster.yaml")}
+	s := &Server{t: t, program: program, args: o.Args, dir: dir, config: filepath.Join(dir, "muster.yaml")}
 	if s.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
 	}
-	text = fmt.Sprintf("data_dir: %s\nlisten: 127.0.0.1:0\nlow_water: 1MiB\n%s", s.DataDir(), text)
+	text = fmt.Sprintf("data_dir: %s\nlisten: %s\nlow_water: 1MiB\n%s", s.DataDir(), cmp.Or(o.Listen, "127.0.0.1:0"), text)
 	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +85,7 @@ func (s *Server) Again() {
 	s.t.Helper()
 	// Until the new server has written this file, it names the address of the one before.
 	_ = os.Remove(filepath.Join(s.DataDir(), "server.json"))
-	cmd := s.Command("server", "-c", s.config)
+	cmd := s.Command(append([]string{"server", "-c", s.config}, s.args...)...)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)

@@ -86,11 +86,11 @@ func (t *tables) serverList() []Server {
 	return t.servers.List
 }
 
-// Servers are the servers that the cluster knows, by id. The slice must not be changed.
-func (s *Snapshot) Servers() []Server { return s.t.serverList() }
+// ServersOf are the servers that the cluster knows, by id, as a snapshot has them. The slice must not be changed.
+func ServersOf(s *Snapshot) []Server { return s.t.serverList() }
 
-// Server is the server of an id; false if the cluster does not know it.
-func (s *Snapshot) Server(id string) (Server, bool) {
+// ServerOf is the server of an id; false if the cluster does not know it.
+func ServerOf(s *Snapshot, id string) (Server, bool) {
 	for _, v := range s.t.serverList() {
 		if v.ID == id {
 			return v, true
