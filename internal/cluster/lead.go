@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/peers"
+	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/state"
 	"github.com/musterhq/muster/internal/wait"
 )
@@ -109,7 +110,7 @@ func (c *Cluster) Lead(ctx context.Context, changed func(context.Context) error)
 
 // askAll asks all other members at once and notes their answers.
 func (c *Cluster) askAll(ctx context.Context, l *attached) map[string]heard {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	within, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, m := range l.Members() {
@@ -117,17 +118,13 @@ func (c *Cluster) askAll(ctx context.Context, l *attached) map[string]heard {
 			continue
 		}
 		wg.Go(func() {
-			s, err := c.ask(ctx, m.ID)
+			s, err := c.ask(within, m.ID)
 			if err == nil && s.ID != m.ID {
 				err = fmt.Errorf("it says that it is server %s", s.ID)
 			}
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			h := c.heard[m.ID]
-			if h.err = err; err == nil {
-				h = heard{Status: s, at: time.Now()}
+			if ctx.Err() == nil {
+				c.note(m, s, err)
 			}
-			c.heard[m.ID] = h
 		})
 	}
 	wg.Wait()
@@ -173,4 +170,23 @@ func (c *Cluster) forget(ctx context.Context, l *attached) (changed bool) {
 		c.mu.Unlock()
 	}
 	return changed
+}
+
+// note notes an answer, and logs when a server stops to answer and when it answers again.
+func (c *Cluster) note(m raftlog.Member, s Status, err error) {
+	c.mu.Lock()
+	h, known := c.heard[m.ID]
+	was := h.err
+	if h.err = err; err == nil {
+		h = heard{Status: s, at: time.Now()}
+	}
+	c.heard[m.ID] = h
+	c.mu.Unlock()
+	row, _ := state.ServerOf(c.log.Load().state.Latest(), m.ID)
+	switch {
+	case err != nil && was == nil:
+		c.cfg.Logger.Warn("server does not answer", "server", m.ID, "name", row.Name, "address", m.Address, "error", err)
+	case err == nil && was != nil && known:
+		c.cfg.Logger.Info("server answers again", "server", m.ID, "name", row.Name)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -21,6 +22,20 @@ type hcLogger struct {
 
 var _ hclog.Logger = (*hcLogger)(nil)
 
+// unreachable are the messages with which raft says, several times a second, that another server does not
+// answer. The leader says it once, by the server's name.
+var unreachable = []string{
+	"failed to appendEntries to", "failed to heartbeat to", "failed to pipeline appendEntries to", "failed to make requestVote RPC",
+	"failed to decode incoming command", "failed to accept connection", "failed to get previous log",
+}
+
+func (h *hcLogger) Log(l hclog.Level, msg string, args ...any) {
+	if slices.Contains(unreachable, msg) {
+		l = hclog.Debug
+	}
+	h.log(l, msg, args...)
+}
+
 func (h *hcLogger) level(l hclog.Level) slog.Level {
 	switch {
 	case l >= hclog.Error:
@@ -33,7 +48,7 @@ func (h *hcLogger) level(l hclog.Level) slog.Level {
 	return slog.LevelDebug
 }
 
-func (h *hcLogger) Log(l hclog.Level, msg string, args ...any) {
+func (h *hcLogger) log(l hclog.Level, msg string, args ...any) {
 	level := h.level(l)
 	if !h.to.Enabled(context.Background(), level) {
 		return

@@ -29,6 +29,7 @@ func TestPageOfMetrics(t *testing.T) {
 		m := newMeasured(t, 1)
 		(&Server{}).measureConnections(m.registry, &conns.Listener{})
 		measureImageCache(m.registry, func() imagecache.Stats { return imagecache.Stats{} })
+		m.registry.MustRegister(clusterMetrics{})
 		descs := make(chan *prometheus.Desc)
 		go func() {
 			m.registry.Describe(descs)

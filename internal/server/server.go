@@ -340,6 +340,7 @@ func open(ctx context.Context, cfg api.ServerConfig, opts Options) (_ *Server, e
 	s.metrics = metrics.New(metrics.Config{State: s.state, Clock: s.raft.Now, BlobBytes: s.blobs.Usage, Version: opts.Version})
 	s.metrics.Registry().MustRegister(newBreakers(s.state.Latest, s.raft.Now))
 	s.measure(s.metrics.Registry())
+	s.metrics.Registry().MustRegister(clusterMetrics{s})
 	if s.imageCache != nil {
 		measureImageCache(s.metrics.Registry(), s.imageCache.Stats)
 	}
