@@ -26,6 +26,8 @@ type trio struct {
 	*world
 	all  []*servertest.Server
 	apis []string
+	// links are their connections to each other.
+	links *links
 	// client uses any of them.
 	client *client.Client
 }
@@ -50,9 +52,16 @@ func serveThree(t *testing.T, c *stand) *trio {
 	}
 	out := &trio{world: &world{t: t, c: c, dir: t.TempDir()}}
 	shared := t.TempDir()
+	out.links = newLinks(t, func(i int) int {
+		if i >= len(out.all) {
+			return 0
+		}
+		return out.all[i].PID()
+	})
 	peers := ""
 	for i, name := range []string{"a", "b", "c"} {
-		address, listen := freePort(t), freePort(t)
+		address, own, listen := freePort(t), freePort(t), freePort(t)
+		out.links.serve(i, address, own)
 		args := []string{"--bootstrap"}
 		if i == 0 {
 			peers = address
@@ -60,7 +69,7 @@ func serveThree(t *testing.T, c *stand) *trio {
 			token := strings.TrimSpace(firstLine(out.succeeds("servers", "join-token")))
 			args = []string{"--join", peers, "--token", token}
 		}
-		text := fmt.Sprintf("cluster: {name: %s, address: %q, api: %q}\nblob: {url: %q}\n", name, address, listen, "file://"+shared) +
+		text := fmt.Sprintf("cluster: {name: %s, address: %q, listen: %q, api: %q}\nblob: {url: %q}\n", name, address, own, listen, "file://"+shared) +
 			"providers:\n" + c.provider("cloud", c.api) + "pools:\n" + fmt.Sprintf(pool, 8, "1m", "5s") + "\n"
 		s := servertest.StartWith(t, program, servertest.Options{Text: text, Listen: listen, Args: args})
 		out.all, out.apis = append(out.all, s), append(out.apis, listen)
@@ -191,7 +200,22 @@ func (w *trio) fault(rng *rand.Rand) (what string) {
 		i = rng.IntN(3)
 	}
 	s := w.all[i]
-	switch rng.IntN(3) {
+	switch rng.IntN(6) {
+	case 5:
+		w.links.set(func() { w.links.delay = 500 * time.Millisecond })
+		wait.For(w.t.Context(), 5*time.Second)
+		w.links.heal()
+		return "500 ms of latency for 5 s"
+	case 4:
+		w.links.cutOff(i, false)
+		wait.For(w.t.Context(), 5*time.Second)
+		w.links.heal()
+		return fmt.Sprintf("server %d not heard by the others for 5 s", i)
+	case 3:
+		w.links.cutOff(i, true)
+		wait.For(w.t.Context(), 5*time.Second)
+		w.links.heal()
+		return fmt.Sprintf("server %d cut off for 5 s", i)
 	case 0:
 		s.Kill()
 		s.Again()

@@ -24,8 +24,9 @@ import (
 )
 
 const (
-	// patience is how long a request waits for a leader: longer than an election takes.
-	patience = 10 * time.Second
+	// patience is how long a request waits for a leader: longer than an election takes, and short enough that
+	// the client of a server that is cut off tries another one.
+	patience = 4 * time.Second
 	// lookEvery is how often a waiting request looks for a leader.
 	lookEvery = 20 * time.Millisecond
 	// wholeBody is the size up to which a body is kept, so that the request can be sent to another server.
