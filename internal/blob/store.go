@@ -43,12 +43,13 @@ type Store struct {
 	dir     *directory
 	diskLow func() error
 	logger  *slog.Logger
-	opened  time.Time
 	used    atomic.Int64
 
 	mu    sync.Mutex
 	asked map[string]time.Time // uploads that somebody was told are here
 	going map[string]bool      // uploads that are being deleted
+	// opened is when this store began to know who was promised what.
+	opened time.Time
 }
 
 // Info is what is known of a blob without reading it.

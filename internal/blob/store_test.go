@@ -619,3 +619,30 @@ func TestPutDeleteAtOnce(t *testing.T) {
 		t.Errorf("left: %q", got)
 	}
 }
+
+// TestNewLeaderSweepsLater: a server that begins to lead does not know which uploads others have promised.
+func TestNewLeaderSweepsLater(t *testing.T) {
+	s := open(t)
+	s.opened = time.Now().Add(-2 * askedFor)
+	content := "promised by another server"
+	if _, err := s.PutUpload(t.Context(), digestOf([]byte(content)), strings.NewReader(content), 100); err != nil {
+		t.Fatal(err)
+	}
+	sweep := func(after time.Duration) int {
+		t.Helper()
+		n, err := s.SweepUploads(t.Context(), time.Now().Add(after), 24*time.Hour, func(string) bool { return false })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	clear(s.asked)
+	s.BeginSweeping()
+	if n := sweep(48 * time.Hour); n != 0 {
+		t.Errorf("%d uploads were deleted at the start of a leadership", n)
+	}
+	s.opened = time.Now().Add(-2 * askedFor)
+	if n := sweep(96 * time.Hour); n != 1 {
+		t.Errorf("%d uploads were deleted later", n)
+	}
+}

@@ -110,6 +110,14 @@ func (s *Store) Upload(ctx context.Context, digest string) (Info, error) {
 	return info, err
 }
 
+// BeginSweeping is called before the first sweep of a leadership. Other servers may have promised uploads until
+// now, and this one does not know which: none is deleted before such promises have ended.
+func (s *Store) BeginSweeping() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opened = time.Now()
+}
+
 // ask notes that somebody relies on an upload; false if it is being deleted.
 func (s *Store) ask(digest string) bool {
 	s.mu.Lock()
@@ -147,8 +155,8 @@ func (s *Store) SweepUploads(ctx context.Context, now time.Time, age time.Durati
 	}
 	s.mu.Lock()
 	s.forgetAskedLocked()
-	s.mu.Unlock()
 	mayDelete := time.Since(s.opened) >= askedFor
+	s.mu.Unlock()
 	n, failures := 0, 0
 	var first error
 	fail := func(err error) {

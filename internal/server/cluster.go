@@ -184,3 +184,16 @@ func (alone) refused() error {
 func (a alone) NewToken() (api.JoinToken, error)                { return api.JoinToken{}, a.refused() }
 func (a alone) Remove(context.Context, string) error            { return a.refused() }
 func (a alone) Transfer(_ context.Context, server string) error { return a.refused() }
+
+// versionsDiffer reports whether servers of different versions are in the cluster, as during an upgrade.
+func versionsDiffer(s *Server) bool {
+	if s.cluster == nil {
+		return false
+	}
+	for _, other := range state.ServersOf(s.state.Latest()) {
+		if other.Version != s.opts.Version {
+			return true
+		}
+	}
+	return false
+}

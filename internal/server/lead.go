@@ -52,6 +52,7 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 	if s.cluster != nil {
 		// A server that no longer leads does not know what its successor confirms.
 		defer s.caughtUp.Store(false)
+		s.blobs.BeginSweeping()
 	}
 	// The connections to the nodes outlive a reload of the configuration: r belongs to the
 	// leadership, not to the loops.
@@ -296,7 +297,7 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 	}
 	if out.link, err = link.New(link.Config{
 		State: s.state, Proposer: l, Clock: s.raft.Now, Blobs: s.blobs, Dial: r.Dial, DialBulk: r.DialBulk, StartAgent: r.StartAgent, StartsItself: r.StartsItself,
-		Enter: r.Enter, Leave: r.Leave, LeaveAllBut: r.LeaveAllBut, Problems: r.Problems, Lease: s.lease, OCIRuntime: s.ociRuntime, Grants: s.grants, ImageCache: s.cachedImages(), DiskTight: s.diskTight, Logger: s.log, Seed: newSeed(),
+		Enter: r.Enter, Leave: r.Leave, LeaveAllBut: r.LeaveAllBut, Problems: r.Problems, Lease: s.lease, OCIRuntime: s.ociRuntime, Grants: s.grants, ImageCache: s.cachedImages(), DiskTight: s.diskTight, Logger: s.log, Seed: newSeed(), KeepAgents: func() bool { return versionsDiffer(s) },
 		OutputMost: func() int64 { return int64(s.config().Blob.Quota) },
 		// The fleet is made below, and before the link runs.
 		Noticed: func(id muster.NodeID, n wire.Notice) {

@@ -49,6 +49,9 @@ type Config struct {
 	// the agent cannot be reached, and once for each node that an earlier leader launched.
 	// FaultNotFound means that the instance does not exist. May be nil.
 	StartAgent func(ctx context.Context, n *state.Node) error
+	// KeepAgents reports whether agents of other builds are left as they are, as while the servers of a
+	// cluster have different versions: each new leader would replace them all. Optional: they are replaced.
+	KeepAgents func() bool
 	// DialBulk opens a second connection for transfers that would delay small requests: declared
 	// outputs, inputs and large amounts of output. Nil means Dial.
 	DialBulk func(ctx context.Context, n *state.Node) (net.Conn, error)

@@ -430,7 +430,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 		}
 		return false, r
 	}
-	if !n.renewed && !n.terminating() {
+	if !n.renewed && !n.terminating() && (n.l.cfg.KeepAgents == nil || !n.l.cfg.KeepAgents()) {
 		if hello, err = n.renew(ctx, hello); err != nil {
 			return false, err
 		}

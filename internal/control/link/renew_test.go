@@ -45,6 +45,14 @@ func TestAgentsAreRenewedByTheNextLeader(t *testing.T) {
 		r.until("the job has ended", time.Minute, jobEnded("j"))
 		check("n1", 1)
 		check("n2", 0)
+		// While servers of two builds take turns, each leaves the agents of the other one.
+		r.config.KeepAgents = func() bool { return true }
+		r.restart()
+		r.submit("k", spec("sleep 1s"))
+		r.place("k", "n1")
+		r.until("the second job has ended", time.Minute, jobEnded("k"))
+		check("n1", 1)
+		check("n2", 0)
 		r.check()
 	})
 }
