@@ -16,25 +16,62 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// metadata answers as EC2's metadata service does in its second version: no token, no answer.
+// Service is whose metadata service a machine has.
+type Service string
+
+// The services that are known.
+const (
+	EC2   Service = "ec2"
+	GCE   Service = "gce"
+	Azure Service = "azure"
+)
+
+// metadata answers as the metadata service of a cloud does, as far as agents ask.
 type metadata struct {
 	id        string
 	notice    func(id string) (at time.Time, noticed bool)
 	rebalance func(id string) (since time.Time, atRisk bool)
+	answer    http.HandlerFunc
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// tokens are those of EC2's service, and until when they hold.
 	tokens map[string]time.Time
 }
 
-// Header fields of the service's second version.
+// newMetadata is the service of one machine.
+func newMetadata(cfg Config, id string) *metadata {
+	m := &metadata{id: id, notice: cfg.Notice, rebalance: cfg.Rebalance, tokens: map[string]time.Time{}}
+	switch cfg.Service {
+	case GCE:
+		m.answer = m.gce
+	case Azure:
+		m.answer = m.azure
+	default:
+		m.answer = m.ec2
+	}
+	return m
+}
+
+// ServeHTTP answers what agents ask for, and 404 to all else, as the services do for what they do not
+// have.
+func (m *metadata) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.answer(w, r) }
+
+// noticed says when the machine will be taken, if it will.
+func (m *metadata) noticed() (at time.Time, noticed bool) {
+	if m.notice == nil {
+		return at, false
+	}
+	return m.notice(m.id)
+}
+
+// Header fields of the second version of EC2's service.
 const (
 	tokenTTL   = "X-aws-ec2-metadata-token-ttl-seconds"
 	tokenField = "X-aws-ec2-metadata-token"
 )
 
-// ServeHTTP answers what agents ask for, and 404 to all else, as the service does for what it does not
-// have.
-func (m *metadata) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ec2 is EC2's service in its second version: no token, no answer.
+func (m *metadata) ec2(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPut && r.URL.Path == "/latest/api/token" {
 		m.makeToken(w, r)
 		return
@@ -53,10 +90,7 @@ func (m *metadata) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(m.id))
 		return
 	case "/latest/meta-data/spot/instance-action":
-		if m.notice == nil {
-			break
-		}
-		if at, noticed := m.notice(m.id); noticed {
+		if at, noticed := m.noticed(); noticed {
 			_ = json.NewEncoder(w).Encode(map[string]string{"action": "terminate", "time": at.UTC().Format(time.RFC3339)})
 			return
 		}
@@ -88,6 +122,49 @@ func (m *metadata) makeToken(w http.ResponseWriter, r *http.Request) {
 	m.mu.Unlock()
 	w.Header().Set(tokenTTL, strconv.Itoa(seconds))
 	_, _ = w.Write([]byte(token))
+}
+
+// gce is the service of Compute Engine. It says that an instance is being preempted, and not when.
+func (m *metadata) gce(w http.ResponseWriter, r *http.Request) {
+	const field, value = "Metadata-Flavor", "Google"
+	if r.Header.Get(field) != value {
+		w.WriteHeader(http.StatusForbidden)
+		return
+	}
+	w.Header().Set(field, value)
+	switch r.URL.Path {
+	case "/computeMetadata/v1/instance/preempted":
+		text := "FALSE"
+		if _, noticed := m.noticed(); noticed {
+			text = "TRUE"
+		}
+		_, _ = w.Write([]byte(text))
+	case "/computeMetadata/v1/instance/maintenance-event":
+		_, _ = w.Write([]byte("NONE"))
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// azure is Azure's service: scheduled events, and the machine's name, by which it finds its own.
+func (m *metadata) azure(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Metadata") != "true" || r.URL.Query().Get("api-version") == "" {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	switch r.URL.Path {
+	case "/metadata/instance/compute/name":
+		_, _ = w.Write([]byte(m.id))
+	case "/metadata/scheduledevents":
+		events := []any{}
+		if at, noticed := m.noticed(); noticed {
+			events = append(events, map[string]any{"EventId": "1", "EventStatus": "Scheduled", "EventType": "Preempt", "ResourceType": "VirtualMachine",
+				"Resources": []string{m.id}, "NotBefore": at.UTC().Format(http.TimeFormat), "EventSource": "Platform", "DurationInSeconds": -1})
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"DocumentIncarnation": 1 + len(events), "Events": events})
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
 }
 
 // listenInside listens in a network namespace. The thread that enters it is never used for anything

@@ -29,6 +29,11 @@ type Config struct {
 	// Image is a directory whose files are in each machine's /var/lib/muster from the start, as in an
 	// image that an operator has built; empty: none. It must be in the file system of Dir.
 	Image string
+	// Service is whose metadata service machines have: EC2, GCE or Azure; empty: EC2.
+	Service Service
+	// User is a login user that machines have beside root; empty: none. It is root under another name,
+	// for clouds that make no user root, and its sudo runs what it is given: this host may have none.
+	User string
 	// Notice says when an instance will be taken; nil: never.
 	Notice func(id string) (at time.Time, noticed bool)
 	// Rebalance says since when an instance is at a higher risk of being taken; nil: never. EC2 sends
@@ -212,6 +217,10 @@ func (m *Machines) Close() {
 // there: what is written must reach its own sshd, and never the host's.
 const hostKey = "/etc/ssh/ssh_host_ed25519_key"
 
+// hostUsers is this host's list of users. A machine with a user of its own has a file of its own there,
+// which is ownUsers in its directory.
+const hostUsers, ownUsers = "/etc/passwd", "passwd"
+
 // start makes the files and the network of a machine and boots it. What it has made when it fails,
 // end removes.
 func (o *machine) start(cfg Config, data *userData, address string) error {
@@ -220,9 +229,17 @@ func (o *machine) start(cfg Config, data *userData, address string) error {
 		return err
 	}
 	key, authorized := filepath.Join(keys, filepath.Base(hostKey)), filepath.Join(o.dir, "authorized_keys")
-	config := strings.Join([]string{"ListenAddress " + address, "HostKey " + hostKey, "AuthorizedKeysFile " + authorized, "PidFile none", "UsePAM no",
-		"StrictModes no", "PasswordAuthentication no", "PermitRootLogin prohibit-password", ""}, "\n")
-	for path, text := range map[string]string{key: data.HostKeys.Private, authorized: strings.Join(data.Authorized, "\n") + "\n", o.dir + "/sshd_config": config} {
+	config := []string{"ListenAddress " + address, "HostKey " + hostKey, "AuthorizedKeysFile " + authorized, "PidFile none", "UsePAM no",
+		"StrictModes no", "PasswordAuthentication no", "PermitRootLogin prohibit-password"}
+	if cfg.User != "" {
+		bin, err := o.addUser(cfg.User)
+		if err != nil {
+			return err
+		}
+		config = append(config, "SetEnv PATH="+bin+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	}
+	for path, text := range map[string]string{key: data.HostKeys.Private, authorized: strings.Join(data.Authorized, "\n") + "\n",
+		o.dir + "/sshd_config": strings.Join(config, "\n") + "\n"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return err
 		}
@@ -249,9 +266,34 @@ func (o *machine) start(cfg Config, data *userData, address string) error {
 	if err != nil {
 		return err
 	}
-	o.server = &http.Server{Handler: &metadata{id: o.id, notice: cfg.Notice, rebalance: cfg.Rebalance, tokens: map[string]time.Time{}}, ReadHeaderTimeout: time.Minute}
+	o.server = &http.Server{Handler: newMetadata(cfg, o.id), ReadHeaderTimeout: time.Minute}
 	go func() { _ = o.server.Serve(l) }()
 	return o.boot()
+}
+
+// goodSudo is a sudo that asks for no password, for a user who is root already.
+const goodSudo = `#!/bin/sh
+while [ $# -gt 0 ]; do
+	case "$1" in
+	-n) shift ;;
+	--) shift; break ;;
+	*) break ;;
+	esac
+done
+exec "$@"
+`
+
+// addUser writes the machine's own list of users, with one more, and a directory with its sudo.
+func (o *machine) addUser(name string) (bin string, err error) {
+	users, err := os.ReadFile(hostUsers)
+	if err != nil {
+		return "", err
+	}
+	// Looking up a user id finds the first entry, so root keeps its name.
+	users = append(users, name+":x:0:0::/root:/bin/sh\n"...)
+	bin = filepath.Join(o.dir, "bin")
+	return bin, errors.Join(os.MkdirAll(bin, 0o755), os.WriteFile(filepath.Join(bin, "sudo"), []byte(goodSudo), 0o755),
+		os.WriteFile(filepath.Join(o.dir, ownUsers), users, 0o644))
 }
 
 // boot starts the machine's first process, with directories of its own where the server writes and
@@ -266,7 +308,8 @@ func (o *machine) boot() error {
 	// The namespace of processes is what makes a power cut of one kill: with its first process all are
 	// gone. The mounts are the machine's alone, and end with it.
 	cmd := exec.Command("ip", "netns", "exec", o.link, "setsid", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
-		`mount --bind "$1/muster" /var/lib/muster && mount --bind "$1/ssh" /etc/ssh && mount --bind "$1/home" /root && exec /usr/sbin/sshd -D -e -f "$1/sshd_config"`, "sh", o.dir)
+		`mount --bind "$1/muster" /var/lib/muster && mount --bind "$1/ssh" /etc/ssh && mount --bind "$1/home" /root && { [ ! -e "$1/$2" ] || mount --bind "$1/$2" "$3"; } &&
+exec /usr/sbin/sshd -D -e -f "$1/sshd_config"`, "sh", o.dir, ownUsers, hostUsers)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return err

@@ -1,20 +1,28 @@
 package netns
 
 import (
+	"cmp"
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"github.com/musterhq/muster"
+	agent "github.com/musterhq/muster/internal/agent/metadata"
 	"github.com/musterhq/muster/internal/cloud/boot"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // document is what the server writes for an instance, and the key that may log in.
@@ -98,7 +106,7 @@ func TestMachine(t *testing.T) {
 	defer release()
 	since := at.Add(-time.Hour)
 	m := New(Config{Dir: t.TempDir(), Net: network, Notice: func(string) (time.Time, bool) { return at, true },
-		Rebalance: func(string) (time.Time, bool) { return since, true }})
+		Rebalance: func(string) (time.Time, bool) { return since, true }, User: "azureuser"})
 	defer m.Close()
 	text, hostKey, login := document(t, "")
 	id := fmt.Sprintf("i-%d", os.Getpid())
@@ -127,6 +135,16 @@ curl -s -o /dev/null -w '%{http_code}' http://169.254.169.254/latest/meta-data/s
 	}
 	if !m.State(id) {
 		t.Error("it does not run")
+	}
+	// Its own login user may do what root may.
+	own := connect(t, net.JoinHostPort(address, "22"), &ssh.ClientConfig{User: "azureuser", Auth: []ssh.AuthMethod{ssh.PublicKeys(login)},
+		HostKeyCallback: ssh.FixedHostKey(want)})
+	defer func() { _ = own.Close() }()
+	if s, err = own.NewSession(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.CombinedOutput("sudo -n -- sh -c 'id -u; echo $0 $1' a b"); err != nil || string(out) != "0\na b\n" {
+		t.Errorf("%v %q", err, out)
 	}
 	// Off the network it runs on, and nobody reaches it.
 	if err := m.Cut(id, true); err != nil {
@@ -191,4 +209,65 @@ func TestFreeNet(t *testing.T) {
 	if three == two {
 		t.Errorf("%s is used and given again", two)
 	}
+}
+
+// What agents read of each service is the notice, and strangers read nothing.
+func TestServices(t *testing.T) {
+	for _, service := range []Service{"", EC2, GCE, Azure} {
+		t.Run(string(service), func(t *testing.T) {
+			at := time.Now().Add(20 * time.Second).Truncate(time.Second)
+			s := httptest.NewServer(newMetadata(Config{Service: service, Notice: func(string) (time.Time, bool) { return at, true }}, "M-1"))
+			defer s.Close()
+			kind := string(cmp.Or(service, EC2))
+			got := make(chan wire.Notice, 1)
+			var log lockedBuffer
+			w, err := agent.New(agent.Config{Kind: kind, Address: s.URL, Tell: func(n wire.Notice) { got <- n }, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- w.Run(ctx) }()
+			n := <-got
+			cancel()
+			<-ended
+			// GCE says no time: agents count from when they see it.
+			if n.Kind != wire.NoticeTaken || kind != "gce" && !n.At.Std().Equal(at) {
+				t.Errorf("%+v, want the end at %s", n, at)
+			}
+			if text := log.String(); text != "" {
+				t.Errorf("the agent complains: %s", text)
+			}
+			// Without what each service wants of a request, there is no answer.
+			for path, want := range map[string]int{"/latest/meta-data/spot/instance-action": http.StatusUnauthorized,
+				"/computeMetadata/v1/instance/preempted": http.StatusForbidden, "/metadata/scheduledevents": http.StatusBadRequest} {
+				answer, err := http.Get(s.URL + path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = answer.Body.Close()
+				if own := map[string]string{"ec2": "/latest/", "gce": "/computeMetadata/", "azure": "/metadata/"}[kind]; strings.HasPrefix(path, own) && answer.StatusCode != want {
+					t.Errorf("%s: %s", path, answer.Status)
+				}
+			}
+		})
+	}
+}
+
+// lockedBuffer is a buffer that a goroutine writes while another one reads.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }
