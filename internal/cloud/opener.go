@@ -14,6 +14,9 @@ type Opener func(*api.ProviderSpec, Env) (Provider, error)
 type Env struct {
 	// Owner is the id of the cluster.
 	Owner string
+	// Server is the id that this server of the cluster has for ever. At most one process has it at a
+	// time, so what one says that has it was said by this process, or by one that is dead.
+	Server string
 	// Dir is a directory for what the provider keeps.
 	Dir string
 	// Access is how its instances are reached, but for their addresses and what the driver knows

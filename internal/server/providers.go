@@ -78,7 +78,7 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach
 			Name: muster.ProviderName(spec.Name), Owner: cluster, Command: spec.Command, Env: env, Timeout: spec.Timeout.Std(), Access: access(spec.SSH), Logger: log,
 		})
 	}
-	return s.cloudProvider(spec, cloud.Env{Owner: cluster, Dir: dir, Logger: log})
+	return s.cloudProvider(spec, cloud.Env{Owner: cluster, Server: s.raft.Self(), Dir: dir, Logger: log})
 }
 
 // cloudProvider makes the provider of a cloud.

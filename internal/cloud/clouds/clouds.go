@@ -73,7 +73,7 @@ func Open(spec *api.ProviderSpec, env cloud.Env) (cloud.Provider, error) {
 		})
 	case api.ProviderOpenStack:
 		return openstack.New(openstack.Config{
-			Name: name, Owner: env.Owner, Cloud: spec.Cloud, CloudsFile: spec.Credentials.File, Region: spec.Region, Network: spec.Network,
+			Name: name, Owner: env.Owner, Server: env.Server, Cloud: spec.Cloud, CloudsFile: spec.Credentials.File, Region: spec.Region, Network: spec.Network,
 			SecurityGroups: spec.SecurityGroups, Types: spec.Types, Image: spec.Image, Disk: spec.Disk.Bytes(), Prices: prices,
 			Access: env.Access, Logger: env.Logger,
 		})

@@ -1,11 +1,15 @@
 package openstack
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -25,8 +29,10 @@ const (
 	// lockLife is how old a lock may be: a create takes two minutes at most, so one that is older was
 	// left by a server of Muster that died.
 	lockLife = 5 * time.Minute
-	// lockKey is a public key whose private half nobody has. No server is made with it.
-	lockKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA muster-lock"
+	// ownLockLife is how old a lock of this server's own may be that no create of this process holds.
+	// Whoever took it is dead, but Nova may be busy with its last call: for a minute, as long as its API
+	// waits for an answer from within.
+	ownLockLife = time.Minute
 	// maxMetadata is how long a value of a server's metadata may be.
 	maxMetadata = 255
 	tagZone     = "muster-zone"
@@ -180,12 +186,14 @@ func (p *Provider) find(ctx context.Context, s *session, in *cloud.Intent, name 
 }
 
 // lock keeps other servers of Muster from making the server of this name at the same time. The lock
-// is a key pair, the one thing whose name is unique. What it returns releases it.
+// is a key pair, the one thing whose name is unique. What it returns releases it. A create of this
+// process never meets its own lock, since p.creating lets one at a time through.
 func (p *Provider) lock(ctx context.Context, s *session, name string) (unlock func(context.Context), err error) {
 	what := "lock of server " + name
+	key := p.lockKey()
 	for range 2 {
 		traced, sent := driver.Trace(ctx)
-		_, err := keypairs.Create(traced, s.compute, keypairs.CreateOpts{Name: name, PublicKey: lockKey}).Extract()
+		_, err := keypairs.Create(traced, s.compute, keypairs.CreateOpts{Name: name, PublicKey: key}).Extract()
 		if err == nil {
 			return func(ctx context.Context) { p.unlock(ctx, s, name) }, nil
 		}
@@ -197,11 +205,13 @@ func (p *Provider) lock(ctx context.Context, s *session, name string) (unlock fu
 			}
 			return nil, f
 		}
-		held, err := p.lockAge(ctx, s, name)
-		if err != nil {
+		left, own, err := p.lockLeft(ctx, s, name)
+		switch {
+		case err != nil:
 			return nil, &muster.Fault{Kind: muster.FaultTransient, Message: what, Err: err}
-		}
-		if held < lockLife {
+		case left > 0 && own:
+			return nil, muster.Faultf(muster.FaultAmbiguous, "%s: this server was ended while it made it, and tries again in %s", what, left.Round(time.Second))
+		case left > 0:
 			return nil, muster.Faultf(muster.FaultAmbiguous, "%s: another server of Muster makes it now", what)
 		}
 		p.unlock(ctx, s, name)
@@ -209,23 +219,79 @@ func (p *Provider) lock(ctx context.Context, s *session, name string) (unlock fu
 	return nil, muster.Faultf(muster.FaultAmbiguous, "%s: another server of Muster makes it now", what)
 }
 
-// lockAge is how long ago a lock was taken; one that is gone counts as old.
-func (p *Provider) lockAge(ctx context.Context, s *session, name string) (time.Duration, error) {
-	var pair struct {
-		Created string `json:"created_at"`
+// Key pairs that are locks. Half of the bits of such a key follow from the owner, and half from the id
+// of the server of Muster. So nobody has the private half, and no server is made with it.
+const lockKind, lockHalf = "ssh-ed25519", 16
+
+// lockName is what locks are called.
+var lockName = regexp.MustCompile(`^m-[0-9a-f]{24}$`)
+
+// lockBlob is the key of this server's locks: RFC 8709 has its kind and its bits, each after its length.
+func (p *Provider) lockBlob() []byte {
+	var bits []byte
+	for _, of := range []string{"owner " + p.cfg.Owner, "server " + p.cfg.Server} {
+		sum := sha256.Sum256([]byte("lock of " + of))
+		bits = append(bits, sum[:lockHalf]...)
 	}
-	err := keypairs.Get(ctx, s.compute, name, nil).ExtractIntoStructPtr(&pair, "keypair")
+	var blob []byte
+	for _, field := range [][]byte{[]byte(lockKind), bits} {
+		blob = binary.BigEndian.AppendUint32(blob, uint32(len(field)))
+		blob = append(blob, field...)
+	}
+	return blob
+}
+
+func (p *Provider) lockKey() string {
+	return lockKind + " " + base64.StdEncoding.EncodeToString(p.lockBlob()) + " muster-lock"
+}
+
+// lockOf reports whether a key pair is a lock of this owner, and whether it is of this server.
+func (p *Provider) lockOf(name, key string) (owner, server bool) {
+	// Nova may change the comment after the key.
+	words := strings.Fields(key)
+	if !lockName.MatchString(name) || len(words) < 2 {
+		return false, false
+	}
+	have, err := base64.StdEncoding.DecodeString(words[1])
+	want := p.lockBlob()
+	if err != nil || len(have) != len(want) {
+		return false, false
+	}
+	owner = bytes.Equal(have[:len(have)-lockHalf], want[:len(want)-lockHalf])
+	return owner, p.cfg.Server != "" && bytes.Equal(have, want)
+}
+
+// pair is a key pair. Lists do not say when it was made.
+type pair struct {
+	Created string `json:"created_at"`
+	Key     string `json:"public_key"`
+}
+
+func (p *Provider) readPair(ctx context.Context, s *session, name string) (pair, error) {
+	var out pair
+	err := keypairs.Get(ctx, s.compute, name, nil).ExtractIntoStructPtr(&out, "keypair")
+	return out, err
+}
+
+// lockLeft is how long a lock still holds, and whether it is this server's own. One that is gone holds
+// no more.
+func (p *Provider) lockLeft(ctx context.Context, s *session, name string) (left time.Duration, own bool, err error) {
+	pair, err := p.readPair(ctx, s, name)
 	switch {
 	case status(err) == http.StatusNotFound:
-		return lockLife, nil
+		return 0, false, nil
 	case err != nil:
-		return 0, err
+		return 0, false, err
+	}
+	life := lockLife
+	if _, own = p.lockOf(name, pair.Key); own {
+		life = ownLockLife
 	}
 	at, ok := timeOf(pair.Created)
 	if !ok {
-		return 0, nil
+		return life, own, nil
 	}
-	return p.cfg.Now().Sub(at), nil
+	return life - p.cfg.Now().Sub(at), own, nil
 }
 
 func (p *Provider) unlock(ctx context.Context, s *session, name string) {

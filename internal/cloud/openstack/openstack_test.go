@@ -149,6 +149,75 @@ func TestALockOfADeadServerIsTakenOver(t *testing.T) {
 	}
 }
 
+// A server of Muster that was killed while it made a server goes on a minute later, since nobody else
+// has its lock. To another server of Muster the lock is that of one that may live.
+func TestALockOfThisServer(t *testing.T) {
+	c := openstacktest.New(t, openstacktest.Options{})
+	as := func(server string) *Provider {
+		return open(t, c, "o", func(c *Config) { c.Server = server })
+	}
+	name := driver.InstanceName("o", "t")
+	const lock, unlock = "POST /os-keypairs", "DELETE /os-keypairs/{id}"
+	// It dies before it sends the create, and its lock stays.
+	c.Refuse(unlock, http.StatusBadGateway, nil, "")
+	c.Refuse(openstacktest.CreateServer, http.StatusBadGateway, nil, "")
+	if got := make1(t, as("s1"), "t"); !muster.IsKind(got.Err, muster.FaultAmbiguous) {
+		t.Fatalf("%+v", got)
+	}
+	for _, row := range []struct {
+		server string
+		more   time.Duration
+		want   string
+	}{
+		{"s1", 0, "this server was ended while it made it, and tries again in "},
+		{"s2", 0, "another server of Muster makes it now"},
+		{"", 0, "another server of Muster makes it now"},
+		{"s2", ownLockLife + time.Second, "another server of Muster makes it now"},
+	} {
+		c.Age(name, row.more)
+		if got := make1(t, as(row.server), "t"); !muster.IsKind(got.Err, muster.FaultAmbiguous) || !strings.Contains(got.Err.Error(), row.want) {
+			t.Errorf("as %q: %+v", row.server, got)
+		}
+	}
+	locks := c.Calls(lock)
+	made(t, as("s1"), "t")
+	if servers, _, pairs := c.Books(); len(servers) != 1 || len(pairs) != 0 || c.Calls(lock) != locks+2 {
+		t.Errorf("%v, %v, %d locks", servers, pairs, c.Calls(lock)-locks)
+	}
+}
+
+// A lock whose server was made is met by no other create, so it is swept, as soon as nobody can hold
+// it. Key pairs of other owners, and of people, are nobody's business.
+func TestALockThatIsLeftIsSwept(t *testing.T) {
+	c := openstacktest.New(t, openstacktest.Options{})
+	p, other := open(t, c, "o", nil), open(t, c, "other", nil)
+	lose := func(p *Provider, token string) string {
+		c.Refuse("DELETE /os-keypairs/{id}", http.StatusBadGateway, nil, "")
+		made(t, p, token)
+		return driver.InstanceName(p.cfg.Owner, muster.Token(token))
+	}
+	name, foreign := lose(p, "t"), lose(other, "t")
+	c.AddPair("m-0123456789abcdef01234567", time.Hour)
+	c.AddPair("alice", time.Hour)
+	want := cloud.Leftover{Kind: kindPair, ID: name}
+	if left, err := p.Leftovers(t.Context()); err != nil || len(left) != 1 || left[0] != want {
+		t.Fatalf("%v, %v", left, err)
+	}
+	// A create may hold it still.
+	if errs := p.Remove(t.Context(), []cloud.Leftover{want}); !muster.IsKind(errs[0], muster.FaultNotFound) {
+		t.Errorf("%v", errs)
+	}
+	c.Age(name, lockLife+time.Second)
+	c.Age(foreign, lockLife+time.Second)
+	errs := p.Remove(t.Context(), []cloud.Leftover{want, want, {Kind: kindPair, ID: foreign}, {Kind: kindPair, ID: "m-0123456789abcdef01234567"}, {Kind: kindPair, ID: "alice"}})
+	if errs[0] != nil || errs[1] != nil || !muster.IsKind(errs[2], muster.FaultNotFound) || !muster.IsKind(errs[3], muster.FaultNotFound) || !muster.IsKind(errs[4], muster.FaultInvalid) {
+		t.Errorf("%v", errs)
+	}
+	if _, _, pairs := c.Books(); len(pairs) != 3 || slices.Contains(pairs, name) {
+		t.Errorf("%v", pairs)
+	}
+}
+
 func TestABuildThatFailsIsSeen(t *testing.T) {
 	here := muster.Scope{Provider: "os", Offering: "m1.large", Zone: "az1", Market: muster.OnDemand}
 	c := openstacktest.New(t, openstacktest.Options{Build: 5 * time.Millisecond, Script: "novalidhost zone=az1"})

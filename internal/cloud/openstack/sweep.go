@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/volumes"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/keypairs"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/layer3/floatingips"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
 
@@ -16,7 +17,7 @@ import (
 
 // Kinds of things that can stay behind.
 const (
-	kindVolume, kindPort, kindFloatingIP = "volume", "port", "floating-ip"
+	kindVolume, kindPort, kindFloatingIP, kindPair = "volume", "port", "floating-ip", "key-pair"
 )
 
 // ownerTag is the tag by which ports and floating addresses are of this owner.
@@ -24,7 +25,9 @@ func (p *Provider) ownerTag() string { return driver.TagOwner + ":" + p.cfg.Owne
 
 // Leftovers is cloud.Sweeper's: volumes, ports and floating addresses with the owner's tag that
 // belong to no server. The driver makes none of them: an operator who makes some for nodes, by hand
-// or by a script, tags them so.
+// or by a script, tags them so. And locks: one that a server of Muster has left when it was killed
+// counts against the quota of key pairs, and its server may be there already, so that no create of it
+// ever comes again.
 func (p *Provider) Leftovers(ctx context.Context) ([]cloud.Leftover, error) {
 	s, err := p.session(ctx, "list of leftovers")
 	if err != nil {
@@ -47,6 +50,11 @@ func (p *Provider) Leftovers(ctx context.Context) ([]cloud.Leftover, error) {
 			}
 		}
 	}
+	locks, err := p.locks(ctx, s)
+	if err != nil {
+		return nil, p.fault(call{what: "list of key pairs", sent: sent}, err)
+	}
+	out = append(out, locks...)
 	if s.network == nil {
 		return out, nil
 	}
@@ -79,6 +87,33 @@ func (p *Provider) Leftovers(ctx context.Context) ([]cloud.Leftover, error) {
 	return out, nil
 }
 
+// locks are the locks of this owner, held or left: lists do not say when they were made. Who removes
+// one looks at that.
+func (p *Provider) locks(ctx context.Context, s *session) ([]cloud.Leftover, error) {
+	pages, err := keypairs.List(s.compute, nil).AllPages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := keypairs.ExtractKeyPairs(pages)
+	if err != nil {
+		return nil, err
+	}
+	var out []cloud.Leftover
+	for i := range list {
+		if owner, _ := p.lockOf(list[i].Name, list[i].PublicKey); owner {
+			out = append(out, cloud.Leftover{Kind: kindPair, ID: list[i].Name})
+		}
+	}
+	return out, nil
+}
+
+// leftPair reports whether a lock was left: no create holds one for so long.
+func (p *Provider) leftPair(name string, v pair) bool {
+	owner, _ := p.lockOf(name, v.Key)
+	at, ok := timeOf(v.Created)
+	return owner && ok && p.cfg.Now().Sub(at) >= lockLife
+}
+
 func (p *Provider) leftVolume(v *volumes.Volume) bool {
 	return v.Metadata[driver.TagOwner] == p.cfg.Owner && len(v.Attachments) == 0 && (v.Status == "available" || v.Status == "error")
 }
@@ -108,6 +143,10 @@ func (p *Provider) remove(ctx context.Context, of cloud.Leftover) error {
 	var left bool
 	var drop func() error
 	switch {
+	case of.Kind == kindPair && lockName.MatchString(of.ID):
+		v, e := p.readPair(ctx, s, of.ID)
+		err, left = e, e == nil && p.leftPair(of.ID, v)
+		drop = func() error { return keypairs.Delete(ctx, s.compute, of.ID, nil).ExtractErr() }
 	case !isID(of.ID):
 		return muster.Faultf(muster.FaultInvalid, "%s: this cloud leaves no such thing", what)
 	case of.Kind == kindVolume && s.volume != nil:

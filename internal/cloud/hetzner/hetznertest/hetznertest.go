@@ -20,20 +20,12 @@ import (
 	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // Token is the API token that the stand-in takes.
 const Token = "hcloud-test-token"
-
-// Machines is what stands behind servers. Package netns has one.
-type Machines interface {
-	// Start boots a machine with the user data and returns its address.
-	Start(id string, userData []byte) (address string, err error)
-	// Stop ends it for good. Safe to repeat.
-	Stop(id string)
-	// State reports whether it runs; one that does not has shut itself down.
-	State(id string) (running bool)
-}
 
 // Cloud is one project.
 type Cloud struct {
@@ -68,7 +60,7 @@ type Options struct {
 	// MaxServers is the quota; 0: none.
 	MaxServers int
 	// Machines is what stands behind servers; nil: nothing.
-	Machines Machines
+	Machines standin.Machines
 	// Now is the clock; nil: the system's.
 	Now func() time.Time
 }

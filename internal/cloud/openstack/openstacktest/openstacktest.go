@@ -18,6 +18,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // Names and ids of what every project has.
@@ -35,16 +37,6 @@ const (
 	secret     = "application-credential-secret"
 )
 
-// Machines is what stands behind servers. Package netns has one.
-type Machines interface {
-	// Start boots a machine with the user data and returns its address.
-	Start(id string, userData []byte) (address string, err error)
-	// Stop ends it for good. Safe to repeat.
-	Stop(id string)
-	// State reports whether it runs; one that does not has shut itself down.
-	State(id string) (running bool)
-}
-
 // Options say how the stand-in differs from a cloud that does everything at once.
 type Options struct {
 	// Build is how long a server is in status BUILD.
@@ -54,7 +46,7 @@ type Options struct {
 	// Page is how many servers a page has at most; 0: 1,000, as Nova's.
 	Page int
 	// Machines is what stands behind servers; nil: nothing.
-	Machines Machines
+	Machines standin.Machines
 	// Now is the clock; nil: the system's.
 	Now func() time.Time
 	// Services are the addresses in the catalog by type, as compute; nil: the stand-in's own. With them
@@ -78,13 +70,15 @@ type Project struct {
 	last    int
 	tokens  map[string]bool
 	servers map[string]*Server
-	pairs   map[string]time.Time
+	pairs   map[string]pair
 	things  map[string]*Thing
 	refuse  []refusal
 	script  []*line
 	// ever are the ids of all servers that were made, in order, with their metadata.
 	ever  []Made
 	calls map[string]int
+	// deleted are servers whose machines are yet to be stopped.
+	deleted []string
 }
 
 // Made is a server that was made once.
@@ -99,7 +93,7 @@ type refusal struct {
 // New starts a project, which ends with the test.
 func New(t testing.TB, options Options) *Project {
 	p := &Project{t: t, options: options, now: options.Now, tokens: map[string]bool{}, servers: map[string]*Server{},
-		pairs: map[string]time.Time{}, things: map[string]*Thing{}, calls: map[string]int{}}
+		pairs: map[string]pair{}, things: map[string]*Thing{}, calls: map[string]int{}}
 	if p.now == nil {
 		p.now = time.Now
 	}
@@ -126,6 +120,7 @@ func New(t testing.TB, options Options) *Project {
 		"POST /compute/v2.1/servers/{id}/metadata": p.setMetadata,
 		"POST /compute/v2.1/servers/{id}/action":   p.act,
 		"POST /compute/v2.1/os-keypairs":           p.createPair,
+		"GET /compute/v2.1/os-keypairs":            p.listPairs,
 		"GET /compute/v2.1/os-keypairs/{id}":       p.getPair,
 		"DELETE /compute/v2.1/os-keypairs/{id}":    p.deletePair,
 		"GET /compute/v2.1/flavors/detail":         p.listFlavors,
@@ -155,11 +150,15 @@ func New(t testing.TB, options Options) *Project {
 }
 
 // CloudsFile writes a clouds.yaml with an application credential for this project.
-func (p *Project) CloudsFile() string {
+func (p *Project) CloudsFile() string { return p.CloudsFileAt(p.URL) }
+
+// CloudsFileAt is CloudsFile for callers who reach the identity service at another address, as through
+// a proxy. The catalog names the services at the address that a caller has used.
+func (p *Project) CloudsFileAt(identity string) string {
 	p.t.Helper()
 	file := filepath.Join(p.t.TempDir(), "clouds.yaml")
 	text := fmt.Sprintf("clouds:\n  %s:\n    auth_type: v3applicationcredential\n    auth:\n      auth_url: %s/v3\n"+
-		"      application_credential_id: abc\n      application_credential_secret: %s\n    region_name: RegionOne\n", Cloud, p.URL, secret)
+		"      application_credential_id: abc\n      application_credential_secret: %s\n    region_name: RegionOne\n", Cloud, identity, secret)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
@@ -168,6 +167,7 @@ func (p *Project) CloudsFile() string {
 
 // serve checks the token, and plays what the script and the refusals say of this call.
 func (p *Project) serve(pattern string, do http.HandlerFunc, w http.ResponseWriter, r *http.Request) {
+	defer p.stopDeleted()
 	name := strings.Replace(strings.Replace(pattern, "/compute/v2.1", "", 1), "/network/v2.0", "", 1)
 	p.mu.Lock()
 	ok := p.tokens[r.Header.Get("X-Auth-Token")]
@@ -252,6 +252,7 @@ func (p *Project) Revoke(forGood bool) {
 
 // Books are the ids of the servers that are there, of the other things, and the names of key pairs.
 func (p *Project) Books() (servers, things, pairs []string) {
+	p.stopDeleted()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.settleLocked()
@@ -266,6 +267,7 @@ func (p *Project) Books() (servers, things, pairs []string) {
 	}
 	slices.Sort(servers)
 	slices.Sort(things)
+	slices.Sort(pairs)
 	return servers, things, pairs
 }
 

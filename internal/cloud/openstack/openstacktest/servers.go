@@ -41,6 +41,7 @@ type kind struct {
 
 var kinds = []kind{
 	{"f-1", "m1.small", 1, 2048, 20, nil},
+	{"f-6", "m1.medium", 2, 4096, 40, nil},
 	{"f-2", "m1.large", 4, 8192, 80, nil},
 	{"f-3", "v1.large", 4, 8192, 0, nil},
 	{"f-4", "g1.large", 8, 32768, 80, map[string]string{"pci_passthrough:alias": "a100:1"}},
@@ -188,7 +189,7 @@ func (p *Project) boot(id string, userData []byte) {
 	switch {
 	case v == nil:
 		// It was deleted meanwhile, and the delete found no machine to stop.
-		p.options.Machines.Stop(id)
+		p.deleted = append(p.deleted, id)
 	case err != nil:
 		v.Fault = "Build of instance " + id + " aborted: " + err.Error()
 	default:
@@ -196,11 +197,24 @@ func (p *Project) boot(id string, userData []byte) {
 	}
 }
 
-// settleLocked ends builds whose time is over, and notes machines that have shut down.
+// stopDeleted stops the machines of servers that were deleted. It takes a while, so mu is not held.
+func (p *Project) stopDeleted() {
+	p.mu.Lock()
+	ids := p.deleted
+	p.deleted = nil
+	p.mu.Unlock()
+	for _, id := range ids {
+		p.options.Machines.Stop(id)
+	}
+}
+
+// settleLocked ends builds whose time is over and whose machine runs, and notes machines that have
+// shut down.
 func (p *Project) settleLocked() {
 	now := p.now()
 	for _, v := range p.servers {
 		switch m := p.options.Machines; {
+		case v.Status == "BUILD" && m != nil && !v.booted && v.Fault == "":
 		case v.Status == "BUILD" && !now.Before(v.ready):
 			v.Status, v.Launched = "ACTIVE", v.ready
 			if v.Fault != "" {
@@ -318,7 +332,7 @@ func (p *Project) deleteServer(w http.ResponseWriter, r *http.Request) {
 func (p *Project) dropLocked(id string) {
 	delete(p.servers, id)
 	if p.options.Machines != nil {
-		p.options.Machines.Stop(id)
+		p.deleted = append(p.deleted, id)
 	}
 }
 

@@ -97,6 +97,12 @@ func (p *Project) deleteThing(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
+// pair is a key pair.
+type pair struct {
+	key  string
+	made time.Time
+}
+
 func (p *Project) createPair(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		Pair struct {
@@ -114,19 +120,30 @@ func (p *Project) createPair(w http.ResponseWriter, r *http.Request) {
 		refused(w, http.StatusConflict, "conflictingRequest", "Key pair '"+q.Pair.Name+"' already exists.")
 		return
 	}
-	p.pairs[q.Pair.Name] = p.now()
+	p.pairs[q.Pair.Name] = pair{q.Pair.Key, p.now()}
 	answer(w, http.StatusCreated, map[string]any{"keypair": map[string]any{"name": q.Pair.Name, "type": "ssh", "public_key": q.Pair.Key, "user_id": "u", "fingerprint": "x"}})
+}
+
+// listPairs lists key pairs, without their times, as Nova's lists.
+func (p *Project) listPairs(w http.ResponseWriter, _ *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := []any{}
+	for _, name := range slices.Sorted(maps.Keys(p.pairs)) {
+		out = append(out, map[string]any{"keypair": map[string]any{"name": name, "type": "ssh", "public_key": p.pairs[name].key, "fingerprint": "x"}})
+	}
+	answer(w, http.StatusOK, map[string]any{"keypairs": out})
 }
 
 func (p *Project) getPair(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at, there := p.pairs[r.PathValue("id")]
+	have, there := p.pairs[r.PathValue("id")]
 	if !there {
 		refused(w, http.StatusNotFound, "itemNotFound", "Keypair not found")
 		return
 	}
-	answer(w, http.StatusOK, map[string]any{"keypair": map[string]any{"name": r.PathValue("id"), "created_at": at.UTC().Format("2006-01-02T15:04:05.000000")}})
+	answer(w, http.StatusOK, map[string]any{"keypair": map[string]any{"name": r.PathValue("id"), "public_key": have.key, "created_at": have.made.UTC().Format("2006-01-02T15:04:05.000000")}})
 }
 
 func (p *Project) deletePair(w http.ResponseWriter, r *http.Request) {
@@ -144,7 +161,16 @@ func (p *Project) deletePair(w http.ResponseWriter, r *http.Request) {
 func (p *Project) AddPair(name string, age time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pairs[name] = p.now().Add(-age)
+	p.pairs[name] = pair{"ssh-ed25519 AAAA of another", p.now().Add(-age)}
+}
+
+// Age makes a key pair older.
+func (p *Project) Age(name string, by time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	have := p.pairs[name]
+	have.made = have.made.Add(-by)
+	p.pairs[name] = have
 }
 
 func (p *Project) listFlavors(w http.ResponseWriter, _ *http.Request) {
