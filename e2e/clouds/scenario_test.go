@@ -38,6 +38,7 @@ var (
 var table = []cloud{
 	{name: "ec2", open: openEC2, short: true},
 	{name: "hetzner", open: openHetzner, short: true},
+	{name: "openstack", open: openOpenStack},
 	{name: "qemu", open: openQemu},
 }
 
@@ -183,8 +184,8 @@ func (w *world) running(job string) map[int]api.Node {
 	return out
 }
 
-// empty waits until the cloud has nothing, by its own books, and checks that no token has made two
-// machines.
+// empty waits until the cloud has nothing that costs, by its own books, and checks that no token has
+// made two machines.
 func (w *world) empty() {
 	w.t.Helper()
 	var b books
