@@ -19,6 +19,11 @@ import (
 type machine struct {
 	v    object
 	made time.Time
+	// booted: its machine was started, and is not to be stopped.
+	booted bool
+	// preempted: the cloud has begun to take it. ends is when it is gone.
+	preempted bool
+	ends      time.Time
 }
 
 func (m *machine) relabel(labels map[string]any) {
@@ -60,9 +65,19 @@ var machineTypes = []object{
 
 func sorted[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
 
-// settleLocked ends the operations whose time is over.
+// settleLocked ends the operations whose time is over, and what the cloud takes, and notes machines that
+// have shut down.
 func (c *Cloud) settleLocked() {
 	now := c.now()
+	for _, id := range sorted(c.instances) {
+		switch m := c.instances[id]; {
+		case m.preempted && !now.Before(m.ends):
+			m.preempted = false
+			c.takenLocked(id, m)
+		case c.behind != nil && m.booted && m.v["status"] == "RUNNING" && !c.behind.State(id):
+			m.is("TERMINATED")
+		}
+	}
 	for _, name := range sorted(c.operations) {
 		if o := c.operations[name]; o.v["status"] != "DONE" && !now.Before(o.ends) {
 			o.v["status"] = "DONE"
@@ -173,16 +188,7 @@ func (c *Cloud) instanceLocked(q *request) (any, *refusal) {
 		return m.v, nil
 	case "instances.delete":
 		m.is("STOPPING")
-		return c.operateLocked(a, "delete", id, func() {
-			delete(c.instances, id)
-			for _, d := range m.v["disks"].([]any) {
-				if d.(object)["autoDelete"] == true {
-					delete(c.disks, id)
-				} else if disk := c.disks[id]; disk != nil {
-					delete(disk, "users")
-				}
-			}
-		}).v, nil
+		return c.operateLocked(a, "delete", id, func() { c.dropLocked(id, m) }).v, nil
 	case "instances.setLabels":
 		if q.body["labelFingerprint"] != m.v["labelFingerprint"] {
 			return nil, refuse(http.StatusPreconditionFailed, "conditionNotMet", "Labels fingerprint either invalid or resource labels have changed")
@@ -196,10 +202,16 @@ func (c *Cloud) instanceLocked(q *request) (any, *refusal) {
 	case "instances.getGuestAttributes":
 		return guestAttributes(id), nil
 	case "instances.stop":
+		m.booted = false
+		c.stopLocked(id)
 		return begin("STOPPING", "TERMINATED")
 	case "instances.start":
 		if status != "TERMINATED" && status != "RUNNING" {
 			return nil, refuse(http.StatusBadRequest, "resourceNotReady", "The resource is not ready")
+		}
+		if c.behind != nil && status == "TERMINATED" {
+			m.booted = false
+			c.starts = append(c.starts, id)
 		}
 		return begin("STAGING", "RUNNING")
 	case "instances.suspend":

@@ -61,6 +61,7 @@ func (c *Cloud) insertLocked(q *request) (any, *refusal) {
 		}
 		delete(c.instances, id)
 		delete(c.disks, id)
+		c.stopLocked(id)
 	})
 	if fails != nil {
 		e := object{"code": fails.words[0], "message": "said so"}
@@ -162,7 +163,6 @@ func checkScheduling(zone, kind string, b object) (about, *refusal) {
 func (c *Cloud) makeLocked(zone string, b object) *machine {
 	const root = "https://www.googleapis.com/compute/v1/projects/" + Project + "/"
 	c.last++
-	c.made++
 	name, now := b["name"].(string), c.now()
 	m := &machine{v: b, made: now}
 	b["id"], b["zone"], b["status"], b["creationTimestamp"] = fmt.Sprint(1000+c.last), root+"zones/"+zone, "PROVISIONING", stamp(now)
@@ -176,11 +176,18 @@ func (c *Cloud) makeLocked(zone string, b object) *machine {
 	diskLabels, _ := params["labels"].(object)
 	c.disks[zone+"/"+name] = object{"name": name, "labels": diskLabels, "status": "READY", "creationTimestamp": stamp(now),
 		"users": []any{root + "zones/" + zone + "/instances/" + name}}
+	token, _ := labels["muster-token"].(string)
+	c.ever = append(c.ever, Made{ID: zone + "/" + name, Token: token})
+	c.instances[zone+"/"+name] = m
+	if c.behind != nil {
+		// It has an address once its machine has one.
+		c.starts = append(c.starts, zone+"/"+name)
+		return m
+	}
 	nic := b["networkInterfaces"].([]any)[0].(object)
 	nic["networkIP"] = fmt.Sprintf("10.132.%d.%d", c.last/250%250, c.last%250+2)
 	if external, _ := nic["accessConfigs"].([]any); len(external) > 0 {
 		external[0].(object)["natIP"] = fmt.Sprintf("198.51.%d.%d", c.last/250%250, c.last%250+2)
 	}
-	c.instances[zone+"/"+name] = m
 	return m
 }

@@ -6,10 +6,13 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // Token is the access token that the stand-in takes, Project its one project. Images of ProjectImages
@@ -25,8 +28,9 @@ type Cloud struct {
 	// URL is the endpoint, with its version.
 	URL string
 
-	t   testing.TB
-	now func() time.Time
+	t      testing.TB
+	now    func() time.Time
+	behind standin.Machines
 
 	mu         sync.Mutex
 	began      time.Time
@@ -39,11 +43,17 @@ type Cloud struct {
 	disks    map[string]object // by zone/name
 	ips      map[string]object // by region/name
 	calls    map[string]int
-	made     int
+	// ever are all instances that were made, in order.
+	ever []Made
+	// starts are the instances whose machines are yet to be started, stops those to be stopped.
+	starts, stops []string
 	// spent are the calls of the clock's minute.
 	minute time.Time
 	spent  int
 }
+
+// Made is an instance that was made once. ID is its zone and name.
+type Made struct{ ID, Token string }
 
 type object = map[string]any
 
@@ -53,6 +63,8 @@ type Options struct {
 	Script string
 	// Seed is for the script's chance.
 	Seed uint64
+	// Machines is what stands behind instances; nil: nothing. What is suspended runs on there.
+	Machines standin.Machines
 	// Now is the clock; nil: the system's.
 	Now func() time.Time
 }
@@ -64,13 +76,16 @@ func New(t testing.TB, options Options) *Cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Cloud{t: t, now: options.Now, lines: lines, instances: map[string]*machine{}, operations: map[string]*operation{},
+	c := &Cloud{t: t, now: options.Now, lines: lines, behind: options.Machines, instances: map[string]*machine{}, operations: map[string]*operation{},
 		requests: map[string]*operation{}, disks: map[string]object{}, ips: map[string]object{}, calls: map[string]int{}}
 	if c.now == nil {
 		c.now = time.Now
 	}
 	c.began = c.now()
-	s := httptest.NewServer(http.StripPrefix("/compute/v1", http.HandlerFunc(c.serve)))
+	mux := http.NewServeMux()
+	mux.Handle("/compute/v1/", http.StripPrefix("/compute/v1", http.HandlerFunc(c.serve)))
+	mux.HandleFunc("POST "+tokenPath, c.signIn)
+	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	c.URL = s.URL + "/compute/v1"
 	return c
@@ -151,6 +166,7 @@ func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
 
 // play does what a request asks for, and encodes the answer while nothing changes it.
 func (c *Cloud) play(q *request) (int, []byte, *line) {
+	defer c.attend()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	status, v, fault := c.playLocked(q)
@@ -219,10 +235,19 @@ func (c *Cloud) Calls(method string) int {
 
 // Books are the ids of all instances, disks and addresses, and how many instances were ever made.
 func (c *Cloud) Books() (instances, disks, addresses []string, made int) {
+	defer c.attend()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settleLocked()
-	return sorted(c.instances), sorted(c.disks), sorted(c.ips), c.made
+	return sorted(c.instances), sorted(c.disks), sorted(c.ips), len(c.ever)
+}
+
+// Ever are all instances that were ever made, in order: two of one token are a fault that Books do not
+// show once one of them is gone.
+func (c *Cloud) Ever() []Made {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.ever)
 }
 
 // Instance is what the cloud has of an instance, by zone/name; nil: there is none.
