@@ -2,58 +2,21 @@ package gce
 
 import (
 	"bytes"
-	"errors"
-	"maps"
 	"os"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/gce/gcetest"
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
-
-// machines are machines by name, with no process behind them.
-type machines struct {
-	mu sync.Mutex
-	on map[string]bool
-}
-
-func (m *machines) Start(id string, userData []byte) (string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(userData) == 0 {
-		return "", errors.New("no user data")
-	}
-	m.on[id] = true
-	return "10.9.9.9", nil
-}
-
-func (m *machines) Stop(id string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.on, id)
-}
-
-func (m *machines) State(id string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.on[id]
-}
-
-func (m *machines) running() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Sorted(maps.Keys(m.on))
-}
 
 // What becomes of the machines behind instances: they have the addresses that the driver finds, and end
 // with their instances, also when the cloud takes one back.
 func TestMachinesBehindInstances(t *testing.T) {
-	m := &machines{on: map[string]bool{}}
+	m := &standin.Fake{}
 	now := time.Now()
 	c := gcetest.New(t, gcetest.Options{Machines: m, Now: func() time.Time { return now }})
 	p := open(t, c, "o", func(c *Config) { c.Markets = []muster.Market{muster.OnDemand, muster.Spot} })
@@ -66,7 +29,7 @@ func TestMachinesBehindInstances(t *testing.T) {
 	}
 	one, two := made[0].Instance.ID, made[1].Instance.ID
 	for _, id := range []muster.InstanceID{one, two} {
-		if a, err := p.Access(t.Context(), id); err != nil || a.Address != "10.9.9.9" {
+		if a, err := p.Access(t.Context(), id); err != nil || a.Address != standin.FakeAddress {
 			t.Errorf("%s: %+v, %v", id, a, err)
 		}
 	}
@@ -76,29 +39,29 @@ func TestMachinesBehindInstances(t *testing.T) {
 	if !c.Take(string(two), time.Minute) {
 		t.Error("there is no spot instance")
 	}
-	if _, noticed := c.Notice(string(two)); !noticed || len(m.running()) != 2 {
-		t.Errorf("noticed: %v, %v", noticed, m.running())
+	if _, noticed := c.Notice(string(two)); !noticed || len(m.Running()) != 2 {
+		t.Errorf("noticed: %v, %v", noticed, m.Running())
 	}
 	now = now.Add(time.Minute)
-	if instances, disks, _, _ := c.Books(); len(instances) != 1 || len(disks) != 1 || len(m.running()) != 1 {
-		t.Errorf("after a minute: %v %v %v", instances, disks, m.running())
+	if instances, disks, _, _ := c.Books(); len(instances) != 1 || len(disks) != 1 || len(m.Running()) != 1 {
+		t.Errorf("after a minute: %v %v %v", instances, disks, m.Running())
 	}
 	// One that shuts itself down stays, and is paid for.
 	m.Stop(string(one))
 	if _, _, _, made := c.Books(); made != 2 || c.Instance(string(one))["status"] != "TERMINATED" {
 		t.Errorf("%v", c.Instance(string(one)))
 	}
-	if errs := p.Start(t.Context(), []muster.InstanceID{one}); errs[0] != nil || len(m.running()) != 1 {
-		t.Errorf("%v %v", errs, m.running())
+	if errs := p.Start(t.Context(), []muster.InstanceID{one}); errs[0] != nil || len(m.Running()) != 1 {
+		t.Errorf("%v %v", errs, m.Running())
 	}
-	if errs := p.Stop(t.Context(), []muster.InstanceID{one}); errs[0] != nil || len(m.running()) != 0 {
-		t.Errorf("%v %v", errs, m.running())
+	if errs := p.Stop(t.Context(), []muster.InstanceID{one}); errs[0] != nil || len(m.Running()) != 0 {
+		t.Errorf("%v %v", errs, m.Running())
 	}
-	if errs := p.Start(t.Context(), []muster.InstanceID{one}); errs[0] != nil || len(m.running()) != 1 {
-		t.Errorf("%v %v", errs, m.running())
+	if errs := p.Start(t.Context(), []muster.InstanceID{one}); errs[0] != nil || len(m.Running()) != 1 {
+		t.Errorf("%v %v", errs, m.Running())
 	}
-	if errs := p.Destroy(t.Context(), []muster.InstanceID{one}); errs[0] != nil || len(m.running()) != 0 {
-		t.Errorf("%v %v", errs, m.running())
+	if errs := p.Destroy(t.Context(), []muster.InstanceID{one}); errs[0] != nil || len(m.Running()) != 0 {
+		t.Errorf("%v %v", errs, m.Running())
 	}
 }
 

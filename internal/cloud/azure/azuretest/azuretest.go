@@ -25,6 +25,8 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // What the stand-in has, and the token that it takes.
@@ -54,6 +56,8 @@ type Options struct {
 	Quotas map[string]int
 	// Seed is that of the chance in scripts.
 	Seed uint64
+	// Machines is what stands behind machines of Azure; nil: nothing.
+	Machines standin.Machines
 	// Now is the clock; nil: the system's.
 	Now func() time.Time
 }
@@ -68,7 +72,9 @@ type Cloud struct {
 
 	mu         sync.Mutex
 	last       int
-	made       int
+	ever       []Made // all machines that were made, in order
+	starts     []string
+	stops      []string // names of machines whose processes are yet to be started, and stopped
 	vms        map[string]*vm
 	parts      map[string]map[string]*part // by kind, then name
 	operations map[string]*operation
@@ -77,6 +83,9 @@ type Cloud struct {
 	next       []answer
 	calls      map[string]int
 }
+
+// Made is a machine that was made once.
+type Made struct{ ID, Token string }
 
 // answer is what the next call of a kind is answered with.
 type answer struct {
@@ -171,11 +180,13 @@ func (c *Cloud) handler() http.Handler {
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { c.serve(h.call, h.do, w, r) })
 	}
+	mux.HandleFunc("GET "+identityPath, c.signIn)
 	return mux
 }
 
 // serve checks what all calls have, and plays what waits for this one.
 func (c *Cloud) serve(call string, do http.HandlerFunc, w http.ResponseWriter, r *http.Request) {
+	defer c.attend()
 	q := r.URL.Query()
 	group := r.PathValue("group")
 	switch {
@@ -246,6 +257,7 @@ func (c *Cloud) Calls(call string) int {
 // Books are the names of the machines and of their parts that are there, and how many machines were
 // ever made.
 func (c *Cloud) Books() (machines, parts []string, made int) {
+	defer c.attend()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settleLocked()
@@ -259,7 +271,15 @@ func (c *Cloud) Books() (machines, parts []string, made int) {
 	}
 	slices.Sort(machines)
 	slices.Sort(parts)
-	return machines, parts, c.made
+	return machines, parts, len(c.ever)
+}
+
+// Ever are all machines that were ever made, in order: two of one token are a fault that Books do not
+// show once one of them is gone.
+func (c *Cloud) Ever() []Made {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.ever)
 }
 
 // Body is the body with which a machine was made.
@@ -310,6 +330,9 @@ func reply(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
+// here is the address that a caller has used. Links lead back there.
+func here(r *http.Request) string { return "http://" + r.Host }
+
 // page answers a page of a list. The link to the next is whole, as Azure's are.
 func (c *Cloud) page(w http.ResponseWriter, r *http.Request, all []any) {
 	q := r.URL.Query()
@@ -319,7 +342,7 @@ func (c *Cloud) page(w http.ResponseWriter, r *http.Request, all []any) {
 	out := map[string]any{"value": append([]any{}, all[from:to]...)}
 	if to < len(all) {
 		q.Set("$skiptoken", strconv.Itoa(to))
-		out["nextLink"] = c.URL + r.URL.Path + "?" + q.Encode()
+		out["nextLink"] = here(r) + r.URL.Path + "?" + q.Encode()
 	}
 	reply(w, http.StatusOK, out)
 }

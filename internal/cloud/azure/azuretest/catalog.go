@@ -139,7 +139,7 @@ func (c *Cloud) listPrices(w http.ResponseWriter, r *http.Request) {
 	if to < len(all) {
 		q := r.URL.Query()
 		q.Set("$skip", strconv.Itoa(to))
-		out["NextPageLink"] = c.URL + r.URL.Path + "?" + q.Encode()
+		out["NextPageLink"] = here(r) + r.URL.Path + "?" + q.Encode()
 	}
 	reply(w, http.StatusOK, out)
 }

@@ -112,6 +112,12 @@ type vm struct {
 	// why is the error with which it has failed.
 	why  refused
 	keep bool // its parts stay when it goes
+
+	// booted: what stands behind it was started, and is not to be stopped.
+	booted bool
+	// evicted: Azure has begun to take it. ends is when it is gone.
+	evicted bool
+	ends    time.Time
 }
 
 type refused struct{ Code, Message string }
@@ -230,8 +236,9 @@ func (c *Cloud) putVM(w http.ResponseWriter, r *http.Request) {
 	}
 	m := &vm{name: name, state: "Creating", create: q, body: raw, tags: q.Tags, created: c.now().UTC().Truncate(time.Millisecond), hidden: c.hiddenLocked()}
 	c.vms[name] = m
-	c.made++
+	c.ever = append(c.ever, Made{ID: name, Token: q.Tags["muster-token"]})
 	c.addPartsLocked(m)
+	c.startLocked(name)
 	fails := ""
 	if i := slices.IndexFunc(c.next, func(a answer) bool { return a.operation }); i >= 0 {
 		fails = c.next[i].body
@@ -239,23 +246,33 @@ func (c *Cloud) putVM(w http.ResponseWriter, r *http.Request) {
 	} else if l := c.strikesLocked("operation"); l != nil {
 		fails = wireErr(l.code, "played by the script")
 	}
-	c.acceptLocked(w, name, Create, fails)
+	c.acceptLocked(w, r, name, Create, fails)
 	reply(w, http.StatusCreated, c.jsonLocked(m, false))
 }
 
 // acceptLocked begins an operation and names it in the header.
-func (c *Cloud) acceptLocked(w http.ResponseWriter, name, kind, fails string) {
+func (c *Cloud) acceptLocked(w http.ResponseWriter, r *http.Request, name, kind, fails string) {
 	op := strconv.Itoa(c.numberLocked())
 	c.operations[op] = &operation{vm: name, kind: kind, ends: c.now().Add(c.options.OperationTime), fails: fails}
-	w.Header().Set("Azure-AsyncOperation", c.URL+"/subscriptions/"+Subscription+"/providers/Microsoft.Compute/locations/"+Location+"/operations/"+op+"?api-version=2025-04-01")
+	w.Header().Set("Azure-AsyncOperation", here(r)+"/subscriptions/"+Subscription+"/providers/Microsoft.Compute/locations/"+Location+"/operations/"+op+"?api-version=2025-04-01")
 	w.Header().Set("Retry-After", "10")
 	if c.options.OperationTime == 0 {
 		c.settleLocked()
 	}
 }
 
-// settleLocked ends the operations whose time is over.
+// settleLocked ends the operations whose time is over and what Azure takes, and notes machines that have
+// shut down.
 func (c *Cloud) settleLocked() {
+	for _, m := range c.vms {
+		switch {
+		case m.evicted && !c.now().Before(m.ends):
+			m.evicted = false
+			c.takenLocked(m)
+		case m.booted && m.power == "running" && !c.options.Machines.State(m.name):
+			m.power = "stopped" // and billed on
+		}
+	}
 	for _, o := range c.operations {
 		if o.done || c.now().Before(o.ends) {
 			continue
@@ -269,11 +286,14 @@ func (c *Cloud) settleLocked() {
 			_ = json.Unmarshal([]byte(o.fails), &m.why)
 		case o.kind == Create, o.kind == Start:
 			m.state, m.power = "Succeeded", "running"
+			if o.kind == Start && !m.booted {
+				c.startLocked(m.name)
+			}
 		case o.kind == Stop:
-			m.state, m.power = "Succeeded", "deallocated"
+			m.state, m.power, m.booted = "Succeeded", "deallocated", false
+			c.stopLocked(m.name)
 		case o.kind == Delete:
-			delete(c.vms, o.vm)
-			c.removePartsLocked(m)
+			c.dropLocked(m)
 		}
 	}
 }
@@ -370,7 +390,7 @@ func (c *Cloud) deleteVM(w http.ResponseWriter, r *http.Request) {
 	}
 	m.state = "Deleting"
 	m.keep = c.strikesLocked("leave") != nil
-	c.acceptLocked(w, m.name, Delete, "")
+	c.acceptLocked(w, r, m.name, Delete, "")
 	w.WriteHeader(http.StatusAccepted)
 }
 
@@ -382,7 +402,7 @@ func (c *Cloud) power(w http.ResponseWriter, r *http.Request, kind string) {
 		if l := c.strikesLocked(kind + "-operation"); l != nil {
 			fails = wireErr(l.code, "played by the script")
 		}
-		c.acceptLocked(w, m.name, kind, fails)
+		c.acceptLocked(w, r, m.name, kind, fails)
 		w.WriteHeader(http.StatusAccepted)
 	})
 }

@@ -37,6 +37,13 @@ func (c *Cloud) addPartsLocked(m *vm) {
 		c.parts[kindIP][public.Name] = &part{name: public.Name, kind: kindIP, tags: public.Tags, created: m.created, vm: m.name, address: fmt.Sprintf("198.51.%d.%d", n/250%250, n%250+1)}
 	}
 	c.parts[kindNIC][p.name] = p
+	if c.options.Machines != nil {
+		// Both have addresses once what stands behind the machine has one.
+		p.address = ""
+		if p.public != "" {
+			c.parts[kindIP][p.public].address = ""
+		}
+	}
 	disk := m.create.Properties.StorageProfile.Disk.Name
 	c.parts[kindDisk][disk] = &part{name: disk, kind: kindDisk, tags: m.tags, created: m.created, vm: m.name}
 }

@@ -190,7 +190,8 @@ func (c *Cloud) orphan(name string) {
 		return
 	}
 	delete(c.vms, name)
-	c.made--
+	c.stopLocked(name)
+	c.ever = slices.DeleteFunc(c.ever, func(m Made) bool { return m.ID == name })
 	for kind, all := range c.parts {
 		for part, p := range all {
 			if p.vm == name {
