@@ -39,6 +39,8 @@ var table = []cloud{
 	{name: "ec2", open: openEC2, short: true},
 	{name: "hetzner", open: openHetzner, short: true},
 	{name: "openstack", open: openOpenStack},
+	{name: "gce", open: openGCE},
+	{name: "azure", open: openAzure},
 	{name: "qemu", open: openQemu},
 }
 
@@ -107,7 +109,12 @@ func serve(t *testing.T, c *stand, idle string) *world {
 		w.g = newGate(t, c.api)
 		address = w.g.URL
 	}
-	w.Server = servertest.Start(t, program, "providers:\n"+c.provider("cloud", address)+"pools:\n"+fmt.Sprintf(pool, cmp.Or(c.most, 8), cmp.Or(c.boot, "1m"), idle)+"\n"+c.pools)
+	var env []string
+	if c.env != nil {
+		env = c.env(address)
+	}
+	pools := "pools:\n" + fmt.Sprintf(pool, cmp.Or(c.most, 8), cmp.Or(c.boot, "1m"), idle) + "\n" + c.pools
+	w.Server = servertest.Start(t, program, "providers:\n"+c.provider("cloud", address)+pools, env...)
 	if c.placed != nil {
 		c.placed(w)
 	}

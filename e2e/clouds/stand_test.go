@@ -35,6 +35,8 @@ type stand struct {
 	// provider is the lines of the configuration for a provider of that name, whose API has an
 	// address.
 	provider func(name, api string) string
+	// env is what the server has in its environment for that; nil: nothing.
+	env func(api string) []string
 	// changes selects the calls that make, change or end something.
 	changes func(r *http.Request, body []byte) bool
 	// take has the cloud take a spot machine back, after a notice and a time; nil: it has one market.
@@ -75,11 +77,18 @@ func (b *books) empty() bool { return len(b.machines)+len(b.leftovers)+len(b.hos
 // machines makes the machines behind a stand-in.
 func machines(t *testing.T, notice func(id string) (time.Time, bool)) *netns.Machines {
 	t.Helper()
+	return machinesOf(t, netns.Config{Notice: notice})
+}
+
+// machinesOf makes machines that have more of their own.
+func machinesOf(t *testing.T, cfg netns.Config) *netns.Machines {
+	t.Helper()
 	network, release, err := netns.FreeNet()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := netns.New(netns.Config{Dir: t.TempDir(), Net: network, Notice: notice, Image: image(t)})
+	cfg.Dir, cfg.Net, cfg.Image = t.TempDir(), network, image(t)
+	m := netns.New(cfg)
 	t.Cleanup(func() {
 		m.Close()
 		release()

@@ -28,7 +28,9 @@ type Server struct {
 	program, config string
 	args            []string
 	dir             string
-	log             *os.File
+	// env is what its programs have in their environment beside this process's.
+	env []string
+	log *os.File
 
 	// mu guards which process runs: Kill may be called from the handler of a request that this
 	// process has made.
@@ -38,11 +40,11 @@ type Server struct {
 }
 
 // Start starts a server and returns when it is ready. Program is the path of muster; text is its
-// configuration without data_dir and listen. The server ends with the test, and a test that failed
-// shows its log.
-func Start(t *testing.T, program, text string) *Server {
+// configuration without data_dir and listen; env is added to the environment, as NAME=value. The server
+// ends with the test, and a test that failed shows its log.
+func Start(t *testing.T, program, text string, env ...string) *Server {
 	t.Helper()
-	return StartWith(t, program, Options{Text: text})
+	return StartWith(t, program, Options{Text: text, Env: env})
 }
 
 // Options are how a server differs from one that Start starts.
@@ -53,6 +55,8 @@ type Options struct {
 	Listen string
 	// Args are further arguments of muster server.
 	Args []string
+	// Env is added to the environment, as NAME=value.
+	Env []string
 }
 
 // StartWith is Start with options.
@@ -64,7 +68,7 @@ func StartWith(t *testing.T, program string, o Options) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, program: program, args: o.Args, dir: dir, config: filepath.Join(dir, "muster.yaml")}
+	s := &Server{t: t, program: program, args: o.Args, env: o.Env, dir: dir, config: filepath.Join(dir, "muster.yaml")}
 	if s.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +162,7 @@ func (s *Server) end(text string) {
 // Command is a command of the CLI that finds this server. It is not started.
 func (s *Server) Command(args ...string) *exec.Cmd {
 	cmd := exec.Command(s.program, args...)
-	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+s.dir, "HOME="+s.dir, "MUSTER_DATA_DIR="+s.DataDir())
+	cmd.Env = append(append(os.Environ(), "XDG_CONFIG_HOME="+s.dir, "HOME="+s.dir, "MUSTER_DATA_DIR="+s.DataDir()), s.env...)
 	return cmd
 }
 
