@@ -79,7 +79,7 @@ var rules = []rule{
 	{place: "internal/cloud/azure", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/Azure/azure-sdk-for-go/sdk", "golang.org/x/crypto"}},
 	{place: "internal/cloud/gce/gcetest", may: []string{"internal/cloud/script", "internal/cloud/standin"}, third: []string{"golang.org/x/crypto"}},
 	{place: "internal/cloud/gce", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"golang.org/x/oauth2"}},
-	{place: "internal/cloud/hetzner/hetznertest", may: []string{"internal/cloud/standin"}, third: []string{"github.com/hetznercloud/hcloud-go/v2"}},
+	{place: "internal/cloud/hetzner/hetznertest", may: []string{"internal/cloud/script", "internal/cloud/standin"}, third: []string{"github.com/hetznercloud/hcloud-go/v2"}},
 	{place: "internal/cloud/hetzner", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/hetznercloud/hcloud-go/v2"}},
 	{place: "internal/cloud/openstack/openstacktest", may: []string{"internal/cloud/script", "internal/cloud/standin"}},
 	{place: "internal/cloud/openstack", may: []string{".", "internal/cloud", "internal/cloud/driver"}, third: []string{"github.com/gophercloud/gophercloud/v2"}},

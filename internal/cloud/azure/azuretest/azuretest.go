@@ -64,6 +64,8 @@ type Options struct {
 
 // Cloud is one resource group.
 type Cloud struct {
+	// Answers has Refuse and Lose for calls as Create.
+	standin.Answers
 	// URL is the endpoint.
 	URL string
 
@@ -80,22 +82,12 @@ type Cloud struct {
 	operations map[string]*operation
 	lines      []*line
 	began      time.Time
-	next       []answer
+	fails      []string // errors of the operations of the creates to come, as JSON
 	calls      map[string]int
 }
 
 // Made is a machine that was made once.
 type Made struct{ ID, Token string }
-
-// answer is what the next call of a kind is answered with.
-type answer struct {
-	call   string
-	status int
-	header http.Header
-	body   string
-	// operation: the body is the error of the operation of a create that is accepted.
-	operation bool
-}
 
 // operation is a long-running one.
 type operation struct {
@@ -207,44 +199,25 @@ func (c *Cloud) serve(call string, do http.HandlerFunc, w http.ResponseWriter, r
 	c.mu.Lock()
 	c.calls[call]++
 	c.settleLocked()
-	i := slices.IndexFunc(c.next, func(a answer) bool { return a.call == call && !a.operation })
-	var a *answer
-	if i >= 0 {
-		a = &c.next[i]
-		a = &answer{a.call, a.status, a.header, a.body, false}
-		c.next = slices.Delete(c.next, i, i+1)
+	c.mu.Unlock()
+	if c.Answered(call, do, w, r) {
+		return
 	}
+	c.mu.Lock()
 	l := c.strikesLocked(call)
 	c.mu.Unlock()
-	switch {
-	case a != nil:
-		w.Header().Set("Content-Type", "application/json")
-		for k := range a.header {
-			w.Header().Set(k, a.header.Get(k))
-		}
-		w.WriteHeader(a.status)
-		_, _ = w.Write([]byte(a.body))
-	case l != nil:
+	if l != nil {
 		l.play(c, do, w, r)
-	default:
-		do(w, r)
+		return
 	}
-}
-
-// Refuse answers the next call of this kind so.
-func (c *Cloud) Refuse(call string, status int, header http.Header, body string) {
-	c.push(answer{call: call, status: status, header: header, body: body})
+	do(w, r)
 }
 
 // FailOperation accepts the next create, and ends its operation with this error, as JSON.
 func (c *Cloud) FailOperation(body string) {
-	c.push(answer{call: Create, body: body, operation: true})
-}
-
-func (c *Cloud) push(a answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.next = append(c.next, a)
+	c.fails = append(c.fails, body)
 }
 
 // Calls is how many calls of a kind there were.
@@ -324,12 +297,6 @@ func refuse(w http.ResponseWriter, status int, code, message string) {
 	_, _ = fmt.Fprintf(w, `{"error":%s}`, wireErr(code, message))
 }
 
-func reply(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v)
-}
-
 // here is the address that a caller has used. Links lead back there.
 func here(r *http.Request) string { return "http://" + r.Host }
 
@@ -344,5 +311,5 @@ func (c *Cloud) page(w http.ResponseWriter, r *http.Request, all []any) {
 		q.Set("$skiptoken", strconv.Itoa(to))
 		out["nextLink"] = here(r) + r.URL.Path + "?" + q.Encode()
 	}
-	reply(w, http.StatusOK, out)
+	standin.JSON(w, http.StatusOK, out)
 }

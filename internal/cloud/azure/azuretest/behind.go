@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // startLocked has what stands behind a machine started soon, stopLocked has it stopped.
@@ -127,6 +129,6 @@ func (c *Cloud) signIn(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"statusCode": http.StatusBadRequest, "message": "no identity"})
 		return
 	}
-	reply(w, http.StatusOK, map[string]string{"access_token": Token, "token_type": "Bearer", "resource": r.URL.Query().Get("resource"),
+	standin.JSON(w, http.StatusOK, map[string]string{"access_token": Token, "token_type": "Bearer", "resource": r.URL.Query().Get("resource"),
 		"expires_on": strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)})
 }

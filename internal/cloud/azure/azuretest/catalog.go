@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // skuSize is one size of machines.
@@ -38,7 +40,7 @@ func sizeNamed(name string) *skuSize {
 func (c *Cloud) listSKUs(w http.ResponseWriter, r *http.Request) {
 	all := []any{map[string]any{"resourceType": "disks", "name": "StandardSSD_LRS"}}
 	if r.URL.Query().Get("$filter") != "location eq '"+Location+"'" {
-		reply(w, http.StatusOK, map[string]any{"value": all})
+		standin.JSON(w, http.StatusOK, map[string]any{"value": all})
 		return
 	}
 	for i := range sizes {
@@ -103,7 +105,7 @@ func (c *Cloud) listVersions(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "NotFound", "Artifact: VMImage was not found.")
 		return
 	}
-	reply(w, http.StatusOK, []any{map[string]any{"name": v, "location": Location}})
+	standin.JSON(w, http.StatusOK, []any{map[string]any{"name": v, "location": Location}})
 }
 
 func (c *Cloud) getSubnet(w http.ResponseWriter, r *http.Request) {
@@ -111,7 +113,7 @@ func (c *Cloud) getSubnet(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "ResourceNotFound", "The subnet was not found.")
 		return
 	}
-	reply(w, http.StatusOK, map[string]any{"name": "nodes", "id": Subnet, "properties": map[string]any{"addressPrefix": "10.0.0.0/16"}})
+	standin.JSON(w, http.StatusOK, map[string]any{"name": "nodes", "id": Subnet, "properties": map[string]any{"addressPrefix": "10.0.0.0/16"}})
 }
 
 // listPrices is the price list. It has rows of Windows and of old kinds of machines as well.
@@ -122,7 +124,7 @@ func (c *Cloud) listPrices(w http.ResponseWriter, r *http.Request) {
 			"retailPrice": price, "type": "Consumption", "currencyCode": "USD", "armRegionName": Location})
 	}
 	if !strings.Contains(r.URL.Query().Get("$filter"), "'"+Location+"'") {
-		reply(w, http.StatusOK, map[string]any{"Items": []any{}})
+		standin.JSON(w, http.StatusOK, map[string]any{"Items": []any{}})
 		return
 	}
 	for i := range sizes {
@@ -141,5 +143,5 @@ func (c *Cloud) listPrices(w http.ResponseWriter, r *http.Request) {
 		q.Set("$skip", strconv.Itoa(to))
 		out["NextPageLink"] = here(r) + r.URL.Path + "?" + q.Encode()
 	}
-	reply(w, http.StatusOK, out)
+	standin.JSON(w, http.StatusOK, out)
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // id is the id of a sub-resource.
@@ -222,7 +224,7 @@ func (c *Cloud) putVM(w http.ResponseWriter, r *http.Request) {
 		case !bytes.Equal(old.body, raw):
 			refuse(w, http.StatusConflict, "PropertyChangeNotAllowed", "Changing property is not allowed.")
 		default:
-			reply(w, http.StatusOK, c.jsonLocked(old, false))
+			standin.JSON(w, http.StatusOK, c.jsonLocked(old, false))
 		}
 		return
 	}
@@ -240,14 +242,13 @@ func (c *Cloud) putVM(w http.ResponseWriter, r *http.Request) {
 	c.addPartsLocked(m)
 	c.startLocked(name)
 	fails := ""
-	if i := slices.IndexFunc(c.next, func(a answer) bool { return a.operation }); i >= 0 {
-		fails = c.next[i].body
-		c.next = slices.Delete(c.next, i, i+1)
+	if len(c.fails) > 0 {
+		fails, c.fails = c.fails[0], c.fails[1:]
 	} else if l := c.strikesLocked("operation"); l != nil {
 		fails = wireErr(l.code, "played by the script")
 	}
 	c.acceptLocked(w, r, name, Create, fails)
-	reply(w, http.StatusCreated, c.jsonLocked(m, false))
+	standin.JSON(w, http.StatusCreated, c.jsonLocked(m, false))
 }
 
 // acceptLocked begins an operation and names it in the header.
@@ -306,11 +307,11 @@ func (c *Cloud) pollOperation(w http.ResponseWriter, r *http.Request) {
 	case o == nil:
 		refuse(w, http.StatusNotFound, "NotFound", "The entity was not found.")
 	case !o.done:
-		reply(w, http.StatusOK, map[string]any{"name": r.PathValue("id"), "status": "InProgress"})
+		standin.JSON(w, http.StatusOK, map[string]any{"name": r.PathValue("id"), "status": "InProgress"})
 	case o.fails != "":
-		reply(w, http.StatusOK, map[string]any{"name": r.PathValue("id"), "status": "Failed", "error": json.RawMessage(o.fails)})
+		standin.JSON(w, http.StatusOK, map[string]any{"name": r.PathValue("id"), "status": "Failed", "error": json.RawMessage(o.fails)})
 	default:
-		reply(w, http.StatusOK, map[string]any{"name": r.PathValue("id"), "status": "Succeeded"})
+		standin.JSON(w, http.StatusOK, map[string]any{"name": r.PathValue("id"), "status": "Succeeded"})
 	}
 }
 
@@ -355,7 +356,7 @@ func (c *Cloud) with(w http.ResponseWriter, r *http.Request, do func(*vm)) {
 
 func (c *Cloud) getVM(w http.ResponseWriter, r *http.Request) {
 	c.with(w, r, func(m *vm) {
-		reply(w, http.StatusOK, c.jsonLocked(m, r.URL.Query().Get("$expand") == "instanceView"))
+		standin.JSON(w, http.StatusOK, c.jsonLocked(m, r.URL.Query().Get("$expand") == "instanceView"))
 	})
 }
 
@@ -375,7 +376,7 @@ func (c *Cloud) patchVM(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		m.tags = q.Tags
-		reply(w, http.StatusOK, c.jsonLocked(m, false))
+		standin.JSON(w, http.StatusOK, c.jsonLocked(m, false))
 	})
 }
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // Kinds of parts.
@@ -122,7 +124,7 @@ func (c *Cloud) getter(kind string) http.HandlerFunc {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if p := c.parts[kind][r.PathValue("name")]; p != nil {
-			reply(w, http.StatusOK, p.json())
+			standin.JSON(w, http.StatusOK, p.json())
 			return
 		}
 		refuse(w, http.StatusNotFound, "ResourceNotFound", "not found")

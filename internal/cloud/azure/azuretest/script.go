@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/cloud/script"
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // line is one line of a script.
@@ -162,16 +163,14 @@ func (l *line) play(c *Cloud, do http.HandlerFunc, w http.ResponseWriter, r *htt
 	switch l.what {
 	case doLose:
 		do(httptest.NewRecorder(), r)
-		panic(http.ErrAbortHandler)
+		standin.Lost(w, r)
 	case doCut:
-		panic(http.ErrAbortHandler)
+		standin.Lost(w, r)
 	case doThrottle:
 		w.Header().Set("Retry-After", "7")
 		refuse(w, http.StatusTooManyRequests, "TooManyRequests", "The request is being throttled.")
 	case doHTML:
-		w.Header().Set("Content-Type", "text/html")
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = w.Write([]byte("<html>unavailable</html>"))
+		standin.Proxy(w, r)
 	case doOrphan:
 		do(httptest.NewRecorder(), r)
 		c.orphan(r.PathValue("name"))

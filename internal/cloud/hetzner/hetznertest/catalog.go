@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 var (
@@ -55,7 +57,7 @@ func (c *Cloud) listNetworks(w http.ResponseWriter, r *http.Request) {
 func (c *Cloud) getNetwork(w http.ResponseWriter, r *http.Request) {
 	for _, n := range networks {
 		if n.ID == idOf(r) {
-			answer(w, http.StatusOK, schema.NetworkGetResponse{Network: n})
+			standin.JSON(w, http.StatusOK, schema.NetworkGetResponse{Network: n})
 			return
 		}
 	}
@@ -79,7 +81,7 @@ func (c *Cloud) getIP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ip := c.ips[idOf(r)]; ip != nil {
-		answer(w, http.StatusOK, schema.PrimaryIPGetResponse{PrimaryIP: *ip})
+		standin.JSON(w, http.StatusOK, schema.PrimaryIPGetResponse{PrimaryIP: *ip})
 		return
 	}
 	refused(w, http.StatusNotFound, "not_found", "primary IP not found")

@@ -7,7 +7,6 @@
 package hetznertest
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
@@ -29,6 +28,8 @@ const Token = "hcloud-test-token"
 
 // Cloud is one project.
 type Cloud struct {
+	// Answers has Refuse and Lose for calls as CreateServer.
+	standin.Answers
 	// URL is the endpoint, with its version.
 	URL string
 
@@ -40,10 +41,15 @@ type Cloud struct {
 	servers map[int64]*server
 	actions map[int64]*action
 	ips     map[int64]*schema.PrimaryIP
-	refuse  []refusal
+	// fails are the errors of the starts of creates to come.
+	fails  []*schema.ActionError
+	script []*line
+	played time.Time
 	// ever are all servers that were made, as they were made, in order.
 	ever  []schema.Server
 	calls map[string]int
+	// deleted are servers whose machines are yet to be stopped.
+	deleted []string
 	// tokens are the calls that may be made, at the time of spent.
 	tokens float64
 	spent  time.Time
@@ -57,6 +63,9 @@ type Options struct {
 	// real ones are 3,600 and 1.
 	Limit  int
 	Refill float64
+	// Script says what goes wrong, see Play. Seed is for its chance.
+	Script string
+	Seed   uint64
 	// MaxServers is the quota; 0: none.
 	MaxServers int
 	// Machines is what stands behind servers; nil: nothing.
@@ -71,6 +80,8 @@ type server struct {
 	// booted: its machine was started. Until then a machine that does not run is no machine that has
 	// shut down.
 	booted bool
+	// hidden is until when lists lack it.
+	hidden time.Time
 }
 
 type action struct {
@@ -78,13 +89,6 @@ type action struct {
 	ends time.Time
 	// fails is the error with which it ends.
 	fails *schema.ActionError
-}
-
-type refusal struct {
-	call    string
-	answer  http.HandlerFunc
-	made    bool
-	actions *schema.ActionError
 }
 
 // New starts a project, which ends with the test.
@@ -95,6 +99,9 @@ func New(t testing.TB, options Options) *Cloud {
 		c.now = time.Now
 	}
 	c.spent = c.now()
+	if err := c.Play(options.Script); err != nil {
+		t.Fatal(err)
+	}
 	mux := http.NewServeMux()
 	for pattern, do := range map[string]func(http.ResponseWriter, *http.Request){
 		"GET /v1/servers": c.listServers, "POST /v1/servers": c.createServer, "GET /v1/servers/{id}": c.getServer,
@@ -111,8 +118,9 @@ func New(t testing.TB, options Options) *Cloud {
 	return c
 }
 
-// serve checks token and rate, and plays a refusal if one waits for this call.
+// serve checks token and rate, and plays what was prepared for this call, or what the script says of it.
 func (c *Cloud) serve(pattern string, do http.HandlerFunc, w http.ResponseWriter, r *http.Request) {
+	defer c.stopDeleted()
 	if r.Header.Get("Authorization") != "Bearer "+Token {
 		refused(w, http.StatusUnauthorized, "unauthorized", "the token you are trying to use is invalid")
 		return
@@ -123,18 +131,15 @@ func (c *Cloud) serve(pattern string, do http.HandlerFunc, w http.ResponseWriter
 	}
 	c.mu.Lock()
 	c.calls[pattern]++
-	i := slices.IndexFunc(c.refuse, func(f refusal) bool { return f.call == pattern && f.actions == nil })
-	var f refusal
-	if i >= 0 {
-		f = c.refuse[i]
-		c.refuse = slices.Delete(c.refuse, i, i+1)
-	}
 	c.mu.Unlock()
-	if f.made {
-		do(httptest.NewRecorder(), r)
+	if c.Answered(pattern, do, w, r) {
+		return
 	}
-	if f.answer != nil {
-		f.answer(w, r)
+	c.mu.Lock()
+	l := c.strikingLocked("call", "", subject{call: pattern})
+	c.mu.Unlock()
+	if l != nil {
+		l.play(do, w, r)
 		return
 	}
 	do(w, r)
@@ -165,32 +170,11 @@ func (c *Cloud) take(w http.ResponseWriter) bool {
 // CreateServer is the call of a create, for Refuse and Calls. Other calls are written likewise.
 const CreateServer = "POST /v1/servers"
 
-// Refuse answers the next call of this pattern so. An empty body is that of a proxy.
-func (c *Cloud) Refuse(call string, status int, header http.Header, body string) {
-	c.push(refusal{call: call, answer: func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		for k := range header {
-			w.Header().Set(k, header.Get(k))
-		}
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(body))
-	}})
-}
-
-// Lose does what the next call of this pattern asks for, and closes the connection without an answer.
-func (c *Cloud) Lose(call string) {
-	c.push(refusal{call: call, made: true, answer: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }})
-}
-
 // FailAction accepts the next create, and ends its start so.
 func (c *Cloud) FailAction(code, message string) {
-	c.push(refusal{call: CreateServer, actions: &schema.ActionError{Code: code, Message: message}})
-}
-
-func (c *Cloud) push(f refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.refuse = append(c.refuse, f)
+	c.fails = append(c.fails, &schema.ActionError{Code: code, Message: message})
 }
 
 // Calls is how many calls of a pattern there were.
@@ -265,13 +249,7 @@ func (c *Cloud) nextLocked() int64 {
 }
 
 func refused(w http.ResponseWriter, status int, code, message string) {
-	answer(w, status, map[string]any{"error": map[string]any{"code": code, "message": message, "details": nil}})
-}
-
-func answer(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v)
+	standin.JSON(w, status, map[string]any{"error": map[string]any{"code": code, "message": message, "details": nil}})
 }
 
 // page answers a page of a list, 25 things unless the call says up to 50.
@@ -295,7 +273,7 @@ func page[T any](w http.ResponseWriter, r *http.Request, name string, all []T) {
 	if all == nil {
 		all = []T{}
 	}
-	answer(w, http.StatusOK, map[string]any{name: all, "meta": map[string]any{"pagination": meta}})
+	standin.JSON(w, http.StatusOK, map[string]any{name: all, "meta": map[string]any{"pagination": meta}})
 }
 
 // selected reports whether labels fit a selector of equalities.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 var (
@@ -29,7 +31,7 @@ func body(w http.ResponseWriter, r *http.Request, into any) bool {
 }
 
 func invalid(w http.ResponseWriter, field, message string) {
-	answer(w, http.StatusUnprocessableEntity, map[string]any{"error": map[string]any{"code": "invalid_input", "message": "invalid input in field '" + field + "'",
+	standin.JSON(w, http.StatusUnprocessableEntity, map[string]any{"error": map[string]any{"code": "invalid_input", "message": "invalid input in field '" + field + "'",
 		"details": map[string]any{"fields": []any{map[string]any{"name": field, "messages": []string{message}}}}}})
 }
 
@@ -78,6 +80,11 @@ func (c *Cloud) createServer(w http.ResponseWriter, r *http.Request) {
 		refused(w, http.StatusConflict, "uniqueness_error", "server name is already used")
 		return
 	}
+	if c.strikingLocked("create", "capacity", subject{kind: q.ServerType.Name, location: q.Location}) != nil {
+		c.mu.Unlock()
+		refused(w, http.StatusPreconditionFailed, "resource_unavailable", "error during placement")
+		return
+	}
 	if c.options.MaxServers > 0 && len(c.servers) >= c.options.MaxServers {
 		c.mu.Unlock()
 		refused(w, http.StatusForbidden, "resource_limit_exceeded", "server limit exceeded")
@@ -86,7 +93,7 @@ func (c *Cloud) createServer(w http.ResponseWriter, r *http.Request) {
 	s, first, next := c.makeLocked(&q, serverTypes[kind], locations[location], images[image])
 	c.mu.Unlock()
 	c.boot(s.ID, q.UserData)
-	answer(w, http.StatusCreated, schema.ServerCreateResponse{Server: s, Action: first, NextActions: next})
+	standin.JSON(w, http.StatusCreated, schema.ServerCreateResponse{Server: s, Action: first, NextActions: next})
 }
 
 // makeLocked makes a server with its addresses and actions.
@@ -110,11 +117,16 @@ func (c *Cloud) makeLocked(q *schema.ServerCreateRequest, t schema.ServerType, l
 	}
 	c.servers[id] = s
 	c.ever = append(c.ever, s.Server)
+	about := subject{kind: t.Name, location: l.Name, n: len(c.ever)}
+	if l := c.strikingLocked("list", "late", about); l != nil {
+		s.hidden = c.now().Add(l.Moment())
+	}
 	first := c.actLocked(id, "create_server", nil)
 	var fails *schema.ActionError
-	if at := slices.IndexFunc(c.refuse, func(f refusal) bool { return f.actions != nil }); at >= 0 {
-		fails = c.refuse[at].actions
-		c.refuse = slices.Delete(c.refuse, at, at+1)
+	if len(c.fails) > 0 {
+		fails, c.fails = c.fails[0], c.fails[1:]
+	} else if l := c.strikingLocked("server", "fails", about); l != nil {
+		fails = &schema.ActionError{Code: l.words[0], Message: "played by the script"}
 	}
 	next := []schema.Action{c.actLocked(id, "start_server", fails)}
 	c.settleLocked()
@@ -123,7 +135,11 @@ func (c *Cloud) makeLocked(q *schema.ServerCreateRequest, t schema.ServerType, l
 
 func (c *Cloud) actLocked(server int64, command string, fails *schema.ActionError) schema.Action {
 	now := c.now()
-	a := &action{ends: now.Add(c.options.ActionTime), fails: fails, Action: schema.Action{ID: c.nextLocked(), Status: "running", Command: command,
+	takes := c.options.ActionTime
+	if l := c.strikingLocked("action", "takes", subject{}); l != nil {
+		takes = l.Moment()
+	}
+	a := &action{ends: now.Add(takes), fails: fails, Action: schema.Action{ID: c.nextLocked(), Status: "running", Command: command,
 		Started: now.UTC(), Resources: []schema.ActionResourceReference{{ID: server, Type: "server"}}}}
 	c.actions[a.ID] = a
 	return a.Action
@@ -161,7 +177,7 @@ func (c *Cloud) boot(id int64, userData string) {
 	s := c.servers[id]
 	if s == nil {
 		// It was deleted meanwhile, and the delete found no machine to stop.
-		c.options.Machines.Stop(strconv.FormatInt(id, 10))
+		c.deleted = append(c.deleted, strconv.FormatInt(id, 10))
 		return
 	}
 	if err != nil {
@@ -195,6 +211,10 @@ func (c *Cloud) listServers(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	c.mu.Lock()
 	all := c.listLocked()
+	// Who asks for one name is answered by another part of the API, which is not behind.
+	if !q.Has("name") {
+		all = slices.DeleteFunc(all, func(s schema.Server) bool { return c.now().Before(c.servers[s.ID].hidden) })
+	}
 	c.mu.Unlock()
 	page(w, r, "servers", slices.DeleteFunc(all, func(s schema.Server) bool {
 		return !selected(q.Get("label_selector"), s.Labels) || q.Has("name") && s.Name != q.Get("name")
@@ -215,7 +235,7 @@ func (c *Cloud) with(w http.ResponseWriter, r *http.Request, do func(*server)) {
 }
 
 func (c *Cloud) getServer(w http.ResponseWriter, r *http.Request) {
-	c.with(w, r, func(s *server) { answer(w, http.StatusOK, schema.ServerGetResponse{Server: s.Server}) })
+	c.with(w, r, func(s *server) { standin.JSON(w, http.StatusOK, schema.ServerGetResponse{Server: s.Server}) })
 }
 
 func (c *Cloud) updateServer(w http.ResponseWriter, r *http.Request) {
@@ -234,29 +254,44 @@ func (c *Cloud) updateServer(w http.ResponseWriter, r *http.Request) {
 		if q.Labels != nil {
 			s.Labels = *q.Labels
 		}
-		answer(w, http.StatusOK, schema.ServerGetResponse{Server: s.Server})
+		standin.JSON(w, http.StatusOK, schema.ServerGetResponse{Server: s.Server})
 	})
 }
 
 // deleteServer deletes at once, with the addresses that were made with the server.
 func (c *Cloud) deleteServer(w http.ResponseWriter, r *http.Request) {
-	gone := false
 	c.with(w, r, func(s *server) {
 		if s.Protection.Delete {
 			refused(w, http.StatusForbidden, "protected", "server deletion is protected")
 			return
 		}
 		delete(c.servers, s.ID)
+		leaves := c.strikingLocked("server", "leaves", subject{kind: s.ServerType.Name, location: s.Location.Name}) != nil
 		for id, ip := range c.ips {
-			if ip.AssigneeID != nil && *ip.AssigneeID == s.ID {
+			if ip.AssigneeID == nil || *ip.AssigneeID != s.ID {
+				continue
+			}
+			if leaves {
+				ip.AssigneeID, ip.Labels = nil, s.Labels
+			} else {
 				delete(c.ips, id)
 			}
 		}
-		gone = true
-		answer(w, http.StatusOK, map[string]any{"action": c.actLocked(s.ID, "delete_server", nil)})
+		if c.options.Machines != nil {
+			c.deleted = append(c.deleted, r.PathValue("id"))
+		}
+		standin.JSON(w, http.StatusOK, map[string]any{"action": c.actLocked(s.ID, "delete_server", nil)})
 	})
-	if gone && c.options.Machines != nil {
-		c.options.Machines.Stop(r.PathValue("id"))
+}
+
+// stopDeleted stops the machines of servers that were deleted. It takes a while, so mu is not held.
+func (c *Cloud) stopDeleted() {
+	c.mu.Lock()
+	ids := c.deleted
+	c.deleted = nil
+	c.mu.Unlock()
+	for _, id := range ids {
+		c.options.Machines.Stop(id)
 	}
 }
 

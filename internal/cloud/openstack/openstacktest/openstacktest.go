@@ -58,6 +58,8 @@ type Options struct {
 
 // Project is one project.
 type Project struct {
+	// Answers has Refuse and Lose for calls as CreateServer.
+	standin.Answers
 	// URL is the address of the identity service, without its version.
 	URL string
 
@@ -72,7 +74,6 @@ type Project struct {
 	servers map[string]*Server
 	pairs   map[string]pair
 	things  map[string]*Thing
-	refuse  []refusal
 	script  []*line
 	// ever are the ids of all servers that were made, in order, with their metadata.
 	ever  []Made
@@ -83,12 +84,6 @@ type Project struct {
 
 // Made is a server that was made once.
 type Made struct{ ID, Token string }
-
-type refusal struct {
-	call   string
-	made   bool
-	answer http.HandlerFunc
-}
 
 // New starts a project, which ends with the test.
 func New(t testing.TB, options Options) *Project {
@@ -177,7 +172,7 @@ func (p *Project) serve(pattern string, do http.HandlerFunc, w http.ResponseWrit
 	}
 	p.mu.Unlock()
 	if !ok {
-		answer(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}})
+		standin.JSON(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}})
 		return
 	}
 	if strings.Contains(pattern, "/compute/") && !strings.HasSuffix(pattern, "v2.1/") && r.Header.Get("OpenStack-API-Version") != "compute 2.69" {
@@ -186,20 +181,15 @@ func (p *Project) serve(pattern string, do http.HandlerFunc, w http.ResponseWrit
 	}
 	p.mu.Lock()
 	p.calls[name]++
-	i := slices.IndexFunc(p.refuse, func(f refusal) bool { return f.call == name })
-	var f refusal
-	if i >= 0 {
-		f = p.refuse[i]
-		p.refuse = slices.Delete(p.refuse, i, i+1)
-	} else {
-		f = p.scriptedLocked(name)
-	}
 	p.mu.Unlock()
-	if f.made {
-		do(httptest.NewRecorder(), r)
+	if p.Answered(name, do, w, r) {
+		return
 	}
-	if f.answer != nil {
-		f.answer(w, r)
+	p.mu.Lock()
+	scripted := p.scriptedLocked(name)
+	p.mu.Unlock()
+	if scripted != nil {
+		scripted(do, w, r)
 		return
 	}
 	do(w, r)
@@ -207,31 +197,6 @@ func (p *Project) serve(pattern string, do http.HandlerFunc, w http.ResponseWrit
 
 // CreateServer is the call of a create, for Refuse, Lose and Calls. Other calls are written likewise.
 const CreateServer = "POST /servers"
-
-// Refuse answers the next call so. An empty body is that of a proxy.
-func (p *Project) Refuse(call string, status int, header http.Header, body string) {
-	p.push(refusal{call: call, answer: func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		for k := range header {
-			w.Header().Set(k, header.Get(k))
-		}
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(body))
-	}})
-}
-
-// Lose does what the next call asks for, and closes the connection without an answer.
-func (p *Project) Lose(call string) {
-	p.push(refusal{call: call, made: true, answer: lost})
-}
-
-func lost(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-
-func (p *Project) push(f refusal) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.refuse = append(p.refuse, f)
-}
 
 // Calls is how many calls there were.
 func (p *Project) Calls(call string) int {
@@ -286,13 +251,13 @@ func (p *Project) identityVersion(w http.ResponseWriter, r *http.Request) {
 // version answers with the versions of a service.
 func version(id, path string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		answer(w, http.StatusOK, map[string]any{"versions": []any{map[string]any{"id": "v" + id, "status": "CURRENT",
+		standin.JSON(w, http.StatusOK, map[string]any{"versions": []any{map[string]any{"id": "v" + id, "status": "CURRENT",
 			"links": []any{map[string]any{"rel": "self", "href": "http://" + r.Host + path}}}}})
 	}
 }
 
 func (p *Project) computeVersion(w http.ResponseWriter, r *http.Request) {
-	answer(w, http.StatusOK, map[string]any{"version": map[string]any{"id": "v2.1", "status": "CURRENT", "version": "2.96", "min_version": "2.1",
+	standin.JSON(w, http.StatusOK, map[string]any{"version": map[string]any{"id": "v2.1", "status": "CURRENT", "version": "2.96", "min_version": "2.1",
 		"links": []any{map[string]any{"rel": "self", "href": "http://" + r.Host + "/compute/v2.1/"}}}})
 }
 
@@ -311,7 +276,7 @@ func (p *Project) signIn(w http.ResponseWriter, r *http.Request) {
 	open := p.tokens != nil
 	p.mu.Unlock()
 	if json.NewDecoder(r.Body).Decode(&q) != nil || q.Auth.Identity.Credential.Secret != secret || !open {
-		answer(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}})
+		standin.JSON(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}})
 		return
 	}
 	p.mu.Lock()
@@ -330,7 +295,7 @@ func (p *Project) signIn(w http.ResponseWriter, r *http.Request) {
 			"id": kind, "interface": "public", "region": "RegionOne", "region_id": "RegionOne", "url": address}}})
 	}
 	w.Header().Set("X-Subject-Token", token)
-	answer(w, http.StatusCreated, map[string]any{"token": map[string]any{"methods": []string{"application_credential"},
+	standin.JSON(w, http.StatusCreated, map[string]any{"token": map[string]any{"methods": []string{"application_credential"},
 		"issued_at": stamp(p.now()), "expires_at": stamp(p.now().Add(time.Hour)), "catalog": catalog}})
 }
 
@@ -338,13 +303,7 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.0000
 
 // refused answers with an error as Nova's: an object whose name is the kind of error.
 func refused(w http.ResponseWriter, status int, kind, message string) {
-	answer(w, status, map[string]any{kind: map[string]any{"code": status, "message": message}})
-}
-
-func answer(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v)
+	standin.JSON(w, status, map[string]any{kind: map[string]any{"code": status, "message": message}})
 }
 
 // idLocked is a new id.

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 
 	"github.com/musterhq/muster/internal/cloud/script"
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // line is a line of a script.
@@ -86,23 +88,26 @@ func (p *Project) strikesLocked(what string, s subject) bool {
 	return false
 }
 
-// scriptedLocked is what the script says of a call before it is looked at.
-func (p *Project) scriptedLocked(call string) refusal {
+// scriptedLocked is what the script says of a call before it is looked at; nil: nothing.
+func (p *Project) scriptedLocked(call string) func(do http.HandlerFunc, w http.ResponseWriter, r *http.Request) {
 	s := subject{call: call}
 	switch {
 	case p.strikesLocked("limited", s):
-		return refusal{answer: func(w http.ResponseWriter, _ *http.Request) {
+		return func(_ http.HandlerFunc, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "1")
 			refused(w, http.StatusTooManyRequests, "overLimit", "This request was rate-limited.")
-		}}
+		}
 	case p.strikesLocked("fault", s):
-		return refusal{answer: func(w http.ResponseWriter, _ *http.Request) {
+		return func(_ http.HandlerFunc, w http.ResponseWriter, _ *http.Request) {
 			refused(w, http.StatusInternalServerError, "computeFault", "Unexpected API Error.")
-		}}
+		}
 	case p.strikesLocked("lost", s):
-		return refusal{made: true, answer: lost}
+		return func(do http.HandlerFunc, w http.ResponseWriter, r *http.Request) {
+			do(httptest.NewRecorder(), r)
+			standin.Lost(w, r)
+		}
 	}
-	return refusal{}
+	return nil
 }
 
 // Idle are the lines of the script that never struck. A test whose faults did not happen has shown

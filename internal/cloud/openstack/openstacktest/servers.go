@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // Server is a server as Nova's database has it.
@@ -157,7 +159,7 @@ func (p *Project) createServer(w http.ResponseWriter, r *http.Request) {
 	if !fails {
 		p.boot(id, userData)
 	}
-	answer(w, http.StatusAccepted, map[string]any{"server": map[string]any{"id": id, "adminPass": "x", "links": []any{}}})
+	standin.JSON(w, http.StatusAccepted, map[string]any{"server": map[string]any{"id": id, "adminPass": "x", "links": []any{}}})
 }
 
 // makeLocked makes a server.
@@ -295,7 +297,7 @@ func (p *Project) listServers(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	body["servers"] = out
-	answer(w, http.StatusOK, body)
+	standin.JSON(w, http.StatusOK, body)
 }
 
 // with answers for one server.
@@ -312,7 +314,7 @@ func (p *Project) with(w http.ResponseWriter, r *http.Request, do func(*Server))
 }
 
 func (p *Project) getServer(w http.ResponseWriter, r *http.Request) {
-	p.with(w, r, func(v *Server) { answer(w, http.StatusOK, map[string]any{"server": show(v)}) })
+	p.with(w, r, func(v *Server) { standin.JSON(w, http.StatusOK, map[string]any{"server": show(v)}) })
 }
 
 func (p *Project) deleteServer(w http.ResponseWriter, r *http.Request) {
@@ -348,7 +350,7 @@ func (p *Project) setMetadata(w http.ResponseWriter, r *http.Request) {
 		for k, value := range q.Metadata {
 			v.Metadata[k] = value
 		}
-		answer(w, http.StatusOK, map[string]any{"metadata": v.Metadata})
+		standin.JSON(w, http.StatusOK, map[string]any{"metadata": v.Metadata})
 	})
 }
 
@@ -362,7 +364,7 @@ func (p *Project) act(w http.ResponseWriter, r *http.Request) {
 	p.with(w, r, func(v *Server) {
 		if _, ok := q["os-getConsoleOutput"]; ok {
 			key := base64.StdEncoding.EncodeToString([]byte("\x00\x00\x00\x0bssh-ed25519\x00\x00\x00\x20" + strings.Repeat("k", 32)))
-			answer(w, http.StatusOK, map[string]any{"output": "booting\n-----BEGIN SSH HOST KEY KEYS-----\nssh-ed25519 " + key + " root@" + v.Name + "\n-----END SSH HOST KEY KEYS-----\n"})
+			standin.JSON(w, http.StatusOK, map[string]any{"output": "booting\n-----BEGIN SSH HOST KEY KEYS-----\nssh-ed25519 " + key + " root@" + v.Name + "\n-----END SSH HOST KEY KEYS-----\n"})
 			return
 		}
 		if _, ok := q["forceDelete"]; ok && !v.Locked {

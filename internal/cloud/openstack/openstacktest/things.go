@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/musterhq/muster/internal/cloud/standin"
 )
 
 // Thing is a volume, a port or a floating address.
@@ -70,7 +72,7 @@ func (p *Project) listThings(kind, field string) http.HandlerFunc {
 				out = append(out, t.shown())
 			}
 		}
-		answer(w, http.StatusOK, map[string]any{field: out})
+		standin.JSON(w, http.StatusOK, map[string]any{field: out})
 	}
 }
 
@@ -79,7 +81,7 @@ func (p *Project) getThing(kind string) http.HandlerFunc {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if t := p.things[r.PathValue("id")]; t != nil && t.Kind == kind {
-			answer(w, http.StatusOK, map[string]any{kind: t.shown()})
+			standin.JSON(w, http.StatusOK, map[string]any{kind: t.shown()})
 			return
 		}
 		refused(w, http.StatusNotFound, "NeutronError", kind+" could not be found.")
@@ -121,7 +123,7 @@ func (p *Project) createPair(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.pairs[q.Pair.Name] = pair{q.Pair.Key, p.now()}
-	answer(w, http.StatusCreated, map[string]any{"keypair": map[string]any{"name": q.Pair.Name, "type": "ssh", "public_key": q.Pair.Key, "user_id": "u", "fingerprint": "x"}})
+	standin.JSON(w, http.StatusCreated, map[string]any{"keypair": map[string]any{"name": q.Pair.Name, "type": "ssh", "public_key": q.Pair.Key, "user_id": "u", "fingerprint": "x"}})
 }
 
 // listPairs lists key pairs, without their times, as Nova's lists.
@@ -132,7 +134,7 @@ func (p *Project) listPairs(w http.ResponseWriter, _ *http.Request) {
 	for _, name := range slices.Sorted(maps.Keys(p.pairs)) {
 		out = append(out, map[string]any{"keypair": map[string]any{"name": name, "type": "ssh", "public_key": p.pairs[name].key, "fingerprint": "x"}})
 	}
-	answer(w, http.StatusOK, map[string]any{"keypairs": out})
+	standin.JSON(w, http.StatusOK, map[string]any{"keypairs": out})
 }
 
 func (p *Project) getPair(w http.ResponseWriter, r *http.Request) {
@@ -143,7 +145,7 @@ func (p *Project) getPair(w http.ResponseWriter, r *http.Request) {
 		refused(w, http.StatusNotFound, "itemNotFound", "Keypair not found")
 		return
 	}
-	answer(w, http.StatusOK, map[string]any{"keypair": map[string]any{"name": r.PathValue("id"), "public_key": have.key, "created_at": have.made.UTC().Format("2006-01-02T15:04:05.000000")}})
+	standin.JSON(w, http.StatusOK, map[string]any{"keypair": map[string]any{"name": r.PathValue("id"), "public_key": have.key, "created_at": have.made.UTC().Format("2006-01-02T15:04:05.000000")}})
 }
 
 func (p *Project) deletePair(w http.ResponseWriter, r *http.Request) {
@@ -182,7 +184,7 @@ func (p *Project) listFlavors(w http.ResponseWriter, _ *http.Request) {
 		}
 		out = append(out, map[string]any{"id": k.id, "name": k.name, "vcpus": k.cores, "ram": k.ram, "disk": k.disk, "swap": 0, "extra_specs": extra, "OS-FLV-EXT-DATA:ephemeral": 0})
 	}
-	answer(w, http.StatusOK, map[string]any{"flavors": out})
+	standin.JSON(w, http.StatusOK, map[string]any{"flavors": out})
 }
 
 func (p *Project) listZones(w http.ResponseWriter, _ *http.Request) {
@@ -190,14 +192,14 @@ func (p *Project) listZones(w http.ResponseWriter, _ *http.Request) {
 	for i, z := range zones {
 		out = append(out, map[string]any{"zoneName": z, "zoneState": map[string]any{"available": i < 2}, "hosts": nil})
 	}
-	answer(w, http.StatusOK, map[string]any{"availabilityZoneInfo": out})
+	standin.JSON(w, http.StatusOK, map[string]any{"availabilityZoneInfo": out})
 }
 
 func (p *Project) limits(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.settleLocked()
-	answer(w, http.StatusOK, map[string]any{"limits": map[string]any{"rate": []any{}, "absolute": map[string]any{
+	standin.JSON(w, http.StatusOK, map[string]any{"limits": map[string]any{"rate": []any{}, "absolute": map[string]any{
 		"maxTotalInstances": p.options.MaxServers, "totalInstancesUsed": len(p.servers), "maxTotalCores": -1, "totalCoresUsed": 4 * len(p.servers)}}})
 }
 
@@ -206,7 +208,7 @@ func (p *Project) listNetworks(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("name") == Network {
 		out = append(out, map[string]any{"id": NetworkID, "name": Network})
 	}
-	answer(w, http.StatusOK, map[string]any{"networks": out})
+	standin.JSON(w, http.StatusOK, map[string]any{"networks": out})
 }
 
 func (p *Project) listImages(w http.ResponseWriter, r *http.Request) {
@@ -216,5 +218,5 @@ func (p *Project) listImages(w http.ResponseWriter, r *http.Request) {
 			out = append(out, map[string]any{"id": id, "name": Image, "status": "active", "created_at": at, "updated_at": at})
 		}
 	}
-	answer(w, http.StatusOK, map[string]any{"images": out})
+	standin.JSON(w, http.StatusOK, map[string]any{"images": out})
 }
