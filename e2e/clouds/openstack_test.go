@@ -17,6 +17,10 @@ func openOpenStack(t *testing.T, script string) *stand {
 	c := openstacktest.New(t, openstacktest.Options{Machines: m, Script: script})
 	return &stand{
 		api: c.URL, cut: cutter(m), play: c.Play,
+		locks: func() []string {
+			_, _, pairs := c.Books()
+			return pairs
+		},
 		provider: func(name, api string) string {
 			return fmt.Sprintf(`- name: %s
   type: openstack
@@ -43,4 +47,22 @@ func openOpenStack(t *testing.T, script string) *stand {
 			return b
 		},
 	}
+}
+
+// A server is killed while it holds the lock of a machine. When it runs again it takes the lock for its
+// own, which it may once Nova cannot be busy with the call before. That is a minute.
+func TestKilledWithALock(t *testing.T) {
+	needFull(t)
+	t.Parallel()
+	w := serve(t, openOpenStack(t, ""), "1s")
+	locks := func(r *http.Request, _ []byte) bool {
+		return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/os-keypairs")
+	}
+	w.killed(1, locks, true, func() error { return w.submit("a", 1, "true") })
+	if left := w.c.locks(); len(left) != 1 {
+		t.Fatalf("the locks are %v", left)
+	}
+	w.step("the job behind the lock", func() { w.ended("a") })
+	w.step("nothing is left", w.empty)
+	w.Until("the lock is gone", func() bool { return len(w.c.locks()) == 0 })
 }

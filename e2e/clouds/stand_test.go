@@ -23,8 +23,9 @@ type cloud struct {
 	name string
 	// open starts the cloud, with a script in its own language that plays from the start; empty: none.
 	open func(t *testing.T, script string) *stand
-	// short: it is part of the short form.
-	short bool
+	// short: it is part of the short form. brief: it is so without the breaker, which takes long and asks
+	// no more of a driver than the other steps do.
+	short, brief bool
 }
 
 // stand is a cloud that was started.
@@ -45,6 +46,8 @@ type stand struct {
 	play func(script string) error
 	// made are all instances that EC2's stand-in ever made; nil: it is another cloud.
 	made func() []ec2test.Machine
+	// locks are what keeps two servers from making the same machine; nil: the cloud's names do.
+	locks func() []string
 	// populate puts instances of an owner and a pool into EC2's books.
 	populate func(owner, pool string, n int)
 	// pools are further lines of the configuration for pools. most is how many nodes the first has, boot
