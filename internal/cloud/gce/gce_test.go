@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,12 +125,22 @@ func TestALostAnswerMakesOneInstance(t *testing.T) {
 }
 
 func TestAnOperationThatIsNotSeenToEndIsLookedAtByLists(t *testing.T) {
-	c := gcetest.New(t, gcetest.Options{Script: "operation: takes 50ms once\noperation: fails ZONE_RESOURCE_POOL_EXHAUSTED once\ncall: proxy once method=zoneOperations.wait"})
+	// The cloud's clock stands until the create is answered: the operation must not end before.
+	began := time.Now()
+	var over atomic.Bool
+	c := gcetest.New(t, gcetest.Options{Script: "operation: takes 50ms once\noperation: fails ZONE_RESOURCE_POOL_EXHAUSTED once\ncall: proxy once method=zoneOperations.wait",
+		Now: func() time.Time {
+			if over.Load() {
+				return began.Add(time.Second)
+			}
+			return began
+		}})
 	p := open(t, c, "o", nil)
 	got := make1(t, p, intent("t"))
 	if got.Err != nil || got.Instance.Failed != nil {
 		t.Fatalf("%+v", got)
 	}
+	over.Store(true)
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		if _, err := p.List(t.Context(), ""); err != nil {
