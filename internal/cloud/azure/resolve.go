@@ -77,7 +77,7 @@ func (p *Provider) resolveOffers(ctx context.Context) ([]cloud.Resolved, error) 
 	var arches []string
 	for i := range offers {
 		o := &offers[i]
-		r := cloud.Resolved{What: "offering", Value: fmt.Sprintf("%s in %s, %s: %s, %s an hour", o.Name, o.Zone, o.Market, o.Capacity, o.Price)}
+		r := cloud.Resolved{What: "offering", Value: fmt.Sprintf("%s in %s, %s: %s", o.Name, o.Zone, o.Market, driver.Details(o))}
 		if !o.Available {
 			r.Value += ", not available to this subscription"
 		}

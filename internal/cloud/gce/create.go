@@ -45,10 +45,11 @@ func (p *Provider) create(ctx context.Context, in *cloud.Intent) (cloud.Instance
 		return cloud.Instance{}, &muster.Fault{Kind: muster.FaultTransient, Message: c.what + ": not sent", Err: ctx.Err()}
 	}
 	defer leave()
-	if err := p.offered(ctx, &c); err != nil {
+	t, err := p.offered(ctx, &c)
+	if err != nil {
 		return cloud.Instance{}, err
 	}
-	body, err := p.body(in, c.market)
+	body, err := p.body(in, t, c.market)
 	if err != nil {
 		return cloud.Instance{}, err
 	}
@@ -105,19 +106,21 @@ func requestID(owner string, token muster.Token) string {
 	return fmt.Sprintf("%s-%s-8%s-a%s-%s", d[:8], d[8:12], d[13:16], d[17:20], d[20:32])
 }
 
-// body is the body of an insert. It follows from the intent and the configuration alone.
-func (p *Provider) body(in *cloud.Intent, market muster.Market) (*instance, error) {
+// body is the body of an insert. It follows from the intent, its machine type and the configuration
+// alone.
+func (p *Provider) body(in *cloud.Intent, t *machineType, market muster.Market) (*instance, error) {
 	labels, err := p.labels(cloud.Tags{Owner: p.cfg.Owner, Token: in.Token, Node: in.Node, Pool: in.Pool}, in.Labels)
 	if err != nil {
 		return nil, err
 	}
 	zone := "zones/" + in.Zone
+	base, add := takeApart(in.Offering)
 	const gib = int64(muster.GiB)
 	i := &instance{
-		Name: driver.InstanceName(p.cfg.Owner, in.Token), MachineType: zone + "/machineTypes/" + string(in.Offering), Labels: labels,
+		Name: driver.InstanceName(p.cfg.Owner, in.Token), MachineType: zone + "/machineTypes/" + base, Labels: labels,
 		Disks: []attachedDisk{{Boot: true, AutoDelete: true, InitializeParams: &initialize{
-			SourceImage: p.image(archOf(string(in.Offering))), DiskSizeGb: (int64(p.cfg.Disk) + gib - 1) / gib,
-			DiskType: zone + "/diskTypes/" + diskType(string(in.Offering)),
+			SourceImage: p.image(t.arch()), DiskSizeGb: (int64(p.cfg.Disk) + gib - 1) / gib,
+			DiskType: zone + "/diskTypes/" + diskType(base),
 			Labels:   map[string]string{driver.TagOwner: p.cfg.Owner, driver.TagToken: string(in.Token)}}}},
 		NetworkInterfaces: []nic{{Subnetwork: p.subnetwork(regionOf(in.Zone))}},
 		Metadata:          &metadata{Items: []metadataItem{{"block-project-ssh-keys", "TRUE"}, {"enable-guest-attributes", "TRUE"}}},
@@ -129,6 +132,13 @@ func (p *Provider) body(in *cloud.Intent, market muster.Market) (*instance, erro
 		i.NetworkInterfaces[0].AccessConfigs = []accessConfig{{Name: "external", Type: "ONE_TO_ONE_NAT"}}
 	}
 	i.Scheduling = p.scheduling(market)
+	if add.count > 0 {
+		i.GuestAccelerators = []attachedGPUs{{"projects/" + p.cfg.Project + "/" + zone + "/acceleratorTypes/" + add.name, add.count}}
+	}
+	if !plain(t) {
+		// An instance with GPUs cannot move to another host while it runs.
+		i.Scheduling.OnHostMaintenance = "TERMINATE"
+	}
 	return i, nil
 }
 
@@ -232,7 +242,7 @@ func (p *Provider) look(ctx context.Context) {
 		p.mu.Lock()
 		if k := p.instances[id]; k != nil {
 			c := call{what: "create instance " + string(id), effect: driver.Makes, launches: true,
-				offering: k.instance.Offering, zone: zone, market: k.instance.Market, family: family(zone, string(k.instance.Offering), k.instance.Market)}
+				offering: k.instance.Offering, zone: zone, market: k.instance.Market, family: family(zone, string(k.instance.Offering), k.gpus, k.instance.Market)}
 			k.op, k.instance.Failed = "", p.failed(c, &op)
 		}
 		p.mu.Unlock()

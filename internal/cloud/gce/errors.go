@@ -133,8 +133,9 @@ func (p *Provider) judge(c call, status int, e *apiError, metric string) *muster
 		if metric == "" {
 			metric = metricOf(e.message)
 		}
-		// Other quotas than those of cores have no offering as their family: addresses, disks, all regions.
-		if metric = strings.ToUpper(last(metric)); c.family != "" && strings.HasSuffix(metric, "CPUS") {
+		// Other quotas than those of cores and GPUs have no offering as their family: addresses, disks.
+		// GPUS_ALL_REGIONS holds back those that were asked for; others find out by themselves.
+		if metric = strings.ToUpper(last(metric)); c.family != "" && (strings.HasSuffix(metric, "CPUS") || strings.Contains(metric, "GPUS")) {
 			f.Scope.Family = c.family
 		}
 	case muster.FaultRateLimited:

@@ -2,6 +2,7 @@ package gce
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -125,37 +126,22 @@ func TestALostAnswerMakesOneInstance(t *testing.T) {
 }
 
 func TestAnOperationThatIsNotSeenToEndIsLookedAtByLists(t *testing.T) {
-	// The cloud's clock stands until the create is answered: the operation must not end before.
-	began := time.Now()
-	var over atomic.Bool
-	c := gcetest.New(t, gcetest.Options{Script: "operation: takes 50ms once\noperation: fails ZONE_RESOURCE_POOL_EXHAUSTED once\ncall: proxy once method=zoneOperations.wait",
-		Now: func() time.Time {
-			if over.Load() {
-				return began.Add(time.Second)
-			}
-			return began
-		}})
+	// The clock stands while the instance is made, however long that takes here.
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	c := gcetest.New(t, gcetest.Options{Now: func() time.Time { return now },
+		Script: "operation: takes 50ms once\noperation: fails ZONE_RESOURCE_POOL_EXHAUSTED once\ncall: proxy once method=zoneOperations.wait"})
 	p := open(t, c, "o", nil)
 	got := make1(t, p, intent("t"))
 	if got.Err != nil || got.Instance.Failed != nil {
 		t.Fatalf("%+v", got)
 	}
-	over.Store(true)
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		if _, err := p.List(t.Context(), ""); err != nil {
-			t.Fatal(err)
-		}
-		i, _, _ := p.knows(got.Instance.ID)
-		if i.Failed != nil {
-			if want := (muster.Scope{Provider: "g", Offering: "n2-standard-2", Zone: "europe-west1-b", Market: muster.OnDemand}); i.Failed.Kind != muster.FaultCapacity || i.Failed.Scope != want {
-				t.Errorf("%+v", i.Failed)
-			}
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the failure is never seen")
-		}
+	now = now.Add(time.Second)
+	if _, err := p.List(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	i, _, _ := p.knows(got.Instance.ID)
+	if want := (muster.Scope{Provider: "g", Offering: "n2-standard-2", Zone: "europe-west1-b", Market: muster.OnDemand}); i.Failed == nil || i.Failed.Kind != muster.FaultCapacity || i.Failed.Scope != want {
+		t.Errorf("%+v", i.Failed)
 	}
 }
 
@@ -290,7 +276,7 @@ func TestOffersAndResolve(t *testing.T) {
 		t.Errorf("%+v", offers[1])
 	}
 	quotas, err := p.Quotas(t.Context())
-	if err != nil || len(quotas) != 1 || quotas[0] != (cloud.Quota{Family: "europe-west1/N2_CPUS", Limit: 24, Used: 4, Weighed: true}) {
+	if err != nil || len(quotas) != 2 || quotas[0] != (cloud.Quota{Family: "europe-west1/N2_CPUS", Limit: 24, Used: 4, Weighed: true}) {
 		t.Errorf("%+v, %v", quotas, err)
 	}
 	problems := func(edit func(*Config)) (n int, text string) {
@@ -317,6 +303,132 @@ func TestOffersAndResolve(t *testing.T) {
 	}
 	if n, text := problems(func(c *Config) { c.Image = "nodes-1" }); n != 0 {
 		t.Errorf("%s", text)
+	}
+}
+
+// With GPUs: types that have their own, and N1 with some attached. They are offered where types names
+// them, with their model, number and memory, and count against the quota of GPUs.
+func TestGPUs(t *testing.T) {
+	c := gcetest.New(t, gcetest.Options{})
+	p := open(t, c, "o", func(c *Config) {
+		c.Zones = c.Zones[:1]
+		c.Markets = []muster.Market{muster.OnDemand, muster.Spot}
+		c.Types = driver.Globs{"a2-*", "g2-*", "ct5lp-*", "n1-*", "n1-standard-*+*nvidia-tesla-t4", "n1-standard-8+nvidia-tesla-v100"}
+		c.Prices.Table = map[string]float64{"a2/cpu": 0.03, "a2/gib": 0.004, "nvidia-a100-80gb": 4, "a2-highgpu-1g": 3, "g2/cpu": 0.03, "g2/gib": 0.004, "ct5lp-hightpu-1t": 1,
+			"n1/cpu": 0.03, "n1/gib": 0.004, "n1/cpu/spot": 0.01, "n1/gib/spot": 0.001, "nvidia-tesla-t4": 0.35, "nvidia-tesla-t4/spot": 0.1, "nvidia-tesla-v100": 2.5}
+	})
+	offers, err := p.Offers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i := range offers {
+		o := &offers[i]
+		got = append(got, fmt.Sprintf("%s %s %g %v %s %s %d", o.Name, o.Market, float64(o.Price)/1e6, o.Devices, o.Attributes[driver.AttributeGPUMemory], strings.TrimPrefix(o.Family, "europe-west1/"), o.Weight))
+	}
+	slices.Sort(got)
+	// g2 has no price of its GPU, ct5lp is no GPU, a virtual workstation neither; 64 cores take four T4,
+	// and a V100 no more than 12.
+	want := []string{
+		"a2-highgpu-1g on-demand 3 [1 gpu A100] 40 NVIDIA_A100_GPUS 1",
+		"a2-ultragpu-2g on-demand 10.08 [2 gpu A100-80GB] 80 NVIDIA_A100_80GB_GPUS 2",
+		"n1-standard-64 on-demand 2.88 []  CPUS 64",
+		"n1-standard-64 spot 0.88 []  PREEMPTIBLE_CPUS 64",
+		"n1-standard-64+4xnvidia-tesla-t4 on-demand 4.28 [4 gpu T4] 16 NVIDIA_T4_GPUS 4",
+		"n1-standard-64+4xnvidia-tesla-t4 spot 1.28 [4 gpu T4] 16 PREEMPTIBLE_NVIDIA_T4_GPUS 4",
+		"n1-standard-8 on-demand 0.36 []  CPUS 8",
+		"n1-standard-8 spot 0.11 []  PREEMPTIBLE_CPUS 8",
+		"n1-standard-8+2xnvidia-tesla-t4 on-demand 1.06 [2 gpu T4] 16 NVIDIA_T4_GPUS 2",
+		"n1-standard-8+2xnvidia-tesla-t4 spot 0.31 [2 gpu T4] 16 PREEMPTIBLE_NVIDIA_T4_GPUS 2",
+		"n1-standard-8+4xnvidia-tesla-t4 on-demand 1.76 [4 gpu T4] 16 NVIDIA_T4_GPUS 4",
+		"n1-standard-8+4xnvidia-tesla-t4 spot 0.51 [4 gpu T4] 16 PREEMPTIBLE_NVIDIA_T4_GPUS 4",
+		"n1-standard-8+nvidia-tesla-t4 on-demand 0.71 [1 gpu T4] 16 NVIDIA_T4_GPUS 1",
+		"n1-standard-8+nvidia-tesla-t4 spot 0.21 [1 gpu T4] 16 PREEMPTIBLE_NVIDIA_T4_GPUS 1",
+		"n1-standard-8+nvidia-tesla-v100 on-demand 2.86 [1 gpu V100] 16 NVIDIA_V100_GPUS 1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	quotas, err := p.Quotas(t.Context())
+	if err != nil || !slices.Contains(quotas, cloud.Quota{Family: "europe-west1/NVIDIA_T4_GPUS", Limit: 2, Used: 1, Weighed: true}) || len(quotas) != 2 {
+		t.Errorf("%+v, %v", quotas, err)
+	}
+	for _, name := range []muster.OfferingName{"n1-standard-8+2xnvidia-tesla-t4", "a2-highgpu-1g"} {
+		in := intent(string(name[:2]))
+		in.Offering = name
+		made := make1(t, p, in)
+		if made.Err != nil || made.Instance.Offering != name {
+			t.Errorf("%s: %+v", name, made)
+		}
+	}
+	// A server that was started again sees in lists what they are.
+	l, err := open(t, c, "o", nil).List(t.Context(), "")
+	if err != nil || len(l.Instances) != 2 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	for i, name := range []muster.OfferingName{"a2-highgpu-1g", "n1-standard-8+2xnvidia-tesla-t4"} {
+		if !slices.ContainsFunc(l.Instances, func(in cloud.Instance) bool { return in.Offering == name }) {
+			t.Errorf("%d: %s is not in %+v", i, name, l.Instances)
+		}
+	}
+	// Without a pattern nothing with GPUs is offered.
+	all, err := open(t, c, "o", func(c *Config) { c.Prices.Table = p.cfg.Prices.Table }).Offers(t.Context())
+	if err != nil || len(all) == 0 || slices.ContainsFunc(all, func(o muster.Offering) bool { return len(o.Devices) > 0 }) {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// A quota of GPUs that is used up holds back what has such GPUs, and nothing else.
+func TestAQuotaOfGPUs(t *testing.T) {
+	c := gcetest.New(t, gcetest.Options{Script: "operation: fails QUOTA_EXCEEDED once metric=compute.googleapis.com/nvidia_t4_gpus"})
+	p := open(t, c, "o", func(c *Config) {
+		c.Types, c.Prices.Table = driver.Globs{"n1-standard-8+nvidia-tesla-t4"}, map[string]float64{"n1-standard-8+nvidia-tesla-t4": 1}
+	})
+	in := intent("t")
+	in.Offering = "n1-standard-8+nvidia-tesla-t4"
+	var f *muster.Fault
+	if got := make1(t, p, in); !errors.As(got.Err, &f) || f.Kind != muster.FaultQuota || f.Scope.Family != "europe-west1/NVIDIA_T4_GPUS" {
+		t.Errorf("%+v", got)
+	}
+	in.Token = "another" // the cloud answers the same request the same
+	if got := make1(t, p, in); got.Err != nil {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Types of ARM get the image of their architecture.
+func TestTheImageIsThatOfTheArchitecture(t *testing.T) {
+	c := gcetest.New(t, gcetest.Options{})
+	edit := func(c *Config) {
+		c.Types, c.Prices.Table = driver.Globs{"t2a-*", "c4a-*", "n2-standard-2"}, map[string]float64{"t2a-standard-2": 0.05, "c4a-standard-4": 0.1, "n2-standard-2": 0.1}
+	}
+	p := open(t, c, "o", edit)
+	offers, err := p.Offers(t.Context())
+	if err != nil || len(offers) != 6 {
+		t.Fatalf("%+v, %v", offers, err)
+	}
+	for i := range offers {
+		o := &offers[i]
+		if arm := o.Name != "n2-standard-2"; arm != (o.Attributes["arch"] == "arm64") {
+			t.Errorf("%s is for %s", o.Name, o.Attributes["arch"])
+		}
+		in := intent(fmt.Sprint("t", i))
+		in.Offering, in.Zone = o.Name, o.Zone
+		if got := make1(t, p, in); got.Err != nil {
+			t.Errorf("%s: %v", o.Name, got.Err)
+		}
+	}
+	wrong := open(t, c, "o", func(c *Config) { edit(c); c.Image = "nodes-1" })
+	all, err := wrong.Resolve(t.Context())
+	if err != nil || !slices.ContainsFunc(all, func(r cloud.Resolved) bool {
+		return r.What == "image for arm64" && strings.Contains(r.Problem, "it is for X86_64")
+	}) {
+		t.Errorf("%+v, %v", all, err)
+	}
+	in := intent("wrong")
+	in.Offering = "t2a-standard-2"
+	if got := make1(t, wrong, in); !muster.IsKind(got.Err, muster.FaultInvalid) || !strings.Contains(got.Err.Error(), "architecture") {
+		t.Errorf("%+v", got)
 	}
 }
 

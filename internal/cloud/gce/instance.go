@@ -21,6 +21,8 @@ import (
 type known struct {
 	instance cloud.Instance
 	address  string
+	// gpus are those of the instance: they say whose quota it counts against.
+	gpus accelerator
 	// op is the operation that makes it, if it had not ended yet.
 	op   string
 	seen time.Time
@@ -40,7 +42,7 @@ func instancePath(id muster.InstanceID) string {
 
 // learn remembers an instance of this owner.
 func (p *Provider) learn(g *instance) cloud.Instance {
-	i := cloud.Instance{Zone: last(g.Zone), Offering: muster.OfferingName(last(g.MachineType)), Tags: driver.TagsOf(g.Labels), Market: muster.OnDemand}
+	i := cloud.Instance{Zone: last(g.Zone), Offering: g.offeringOf(), Tags: driver.TagsOf(g.Labels), Market: muster.OnDemand}
 	i.ID = muster.InstanceID(i.Zone + "/" + g.Name)
 	if g.Scheduling != nil && g.Scheduling.ProvisioningModel == "SPOT" {
 		i.Market = muster.Spot
@@ -55,7 +57,7 @@ func (p *Provider) learn(g *instance) cloud.Instance {
 		p.instances[i.ID] = k
 	}
 	i.Failed = k.instance.Failed
-	k.instance, k.seen = i, now
+	k.instance, k.gpus, k.seen = i, g.gpus(), now
 	if address != "" {
 		k.address = address
 	}
@@ -153,7 +155,7 @@ func (p *Provider) read(ctx context.Context, id muster.InstanceID) (*instance, e
 const soFarComplete, soFarPartial = "c", "p"
 
 // listed are the fields that lists ask for. Without this the user data of each instance comes along.
-const listed = "nextPageToken,unreachables,warning(code),items/*(warning(code),instances(name,zone,machineType,labels,status,creationTimestamp,scheduling(provisioningModel),networkInterfaces(networkIP,accessConfigs(natIP))))"
+const listed = "nextPageToken,unreachables,warning(code),items/*(warning(code),instances(name,zone,machineType,labels,status,creationTimestamp,scheduling(provisioningModel),guestAccelerators(acceleratorType,acceleratorCount),networkInterfaces(networkIP,accessConfigs(natIP))))"
 
 // List is cloud.Provider's. It looks at all zones of the project, so that an instance is found
 // although its zone was taken out of the configuration.

@@ -40,16 +40,19 @@ func (p *Provider) wants(t *machineType) bool {
 	if t.Deprecated != nil && t.Deprecated.State != "" && t.Deprecated.State != "ACTIVE" {
 		return false
 	}
-	// Devices of accelerators are not told to the server, so nobody could ask for them.
-	if len(t.Accelerators) > 0 {
+	if !t.sells() {
 		return false
 	}
 	if len(p.cfg.Types) == 0 {
-		// Nodes of another architecture need a muster-node for it, so they are offered only where the
-		// operator names their types. Types that share a core promise no more than a part of one.
-		return t.GuestCPUs <= maxCores && !t.IsSharedCPU && archOf(t.Name) == "amd64"
+		// Nodes of another architecture need a muster-node for it, and images that their jobs may not
+		// have, so they are offered only where the operator names their types. The same is true of GPUs,
+		// for their price. Types that share a core promise no more than a part of one.
+		return t.GuestCPUs <= maxCores && !t.IsSharedCPU && plain(t) && t.arch() == "amd64"
 	}
-	return p.cfg.Types.Match(t.Name)
+	// A pattern as n1-* does not mean what can be attached to these.
+	return slices.ContainsFunc(p.cfg.Types, func(g string) bool {
+		return attaches(g) == attaches(t.Name) && driver.Globs{g}.Match(t.Name)
+	})
 }
 
 // offerings are a type in a zone, in each market in which it has a price.
@@ -60,20 +63,26 @@ func (p *Provider) offerings(t *machineType, zone string) []muster.Offering {
 		if !ok {
 			continue
 		}
-		out = append(out, muster.Offering{
+		o := muster.Offering{
 			Provider: p.cfg.Name, Name: muster.OfferingName(t.Name), Zone: zone, Market: market, Price: price,
 			Capacity: muster.Resources{CPU: muster.MilliCPU(t.GuestCPUs) * 1000,
 				Memory: driver.Share(muster.Bytes(t.MemoryMb)*muster.MiB, driver.MemoryShare), Disk: driver.Share(p.cfg.Disk, driver.DiskShare)},
-			Attributes: map[string]string{"os": "linux", "arch": archOf(t.Name), "family": familyOf(t.Name)},
-			Available:  true, Family: family(zone, t.Name, market), Weight: t.GuestCPUs,
-		})
+			Attributes: map[string]string{"os": "linux", "arch": t.arch(), "family": familyOf(t.Name)},
+			Available:  true, Family: family(zone, t.Name, t.gpus(), market), Weight: t.GuestCPUs,
+		}
+		if a := t.gpus(); a.count > 0 {
+			o.Weight = a.count
+		}
+		t.addGPUs(&o)
+		out = append(out, o)
 	}
 	return out
 }
 
 // priceOf is the price of a type in a market. The table has types, as n2-standard-4, or for a family
 // the prices of a core and of a GiB of memory, as n2/cpu and n2/gib. With /spot behind it an entry is
-// for spot; without such an entry there is no price for spot. What names the type goes first.
+// for spot; without such an entry there is no price for spot. What names the type goes first. One GPU
+// has a price by its name, as nvidia-tesla-t4, which comes on top of that of cores and memory.
 func (p *Provider) priceOf(t *machineType, market muster.Market) (muster.Price, bool) {
 	suffix := ""
 	if market == muster.Spot {
@@ -89,6 +98,13 @@ func (p *Provider) priceOf(t *machineType, market muster.Market) (muster.Price, 
 		return 0, false
 	}
 	perHour := cpu*float64(t.GuestCPUs) + gib*float64(t.MemoryMb)/1024
+	if a := t.gpus(); a.count > 0 {
+		gpu, ok := table[a.name+suffix]
+		if !ok {
+			return 0, false
+		}
+		perHour += gpu * float64(a.count)
+	}
 	if p.cfg.Prices.Factor > 0 {
 		perHour *= p.cfg.Prices.Factor
 	}
@@ -101,28 +117,35 @@ func familyOf(name string) string {
 	return before
 }
 
-// archOf is the architecture of a machine type's family. Google's ARM families are t2a, c4a, n4a and
-// a4x.
-func archOf(name string) string {
-	if slices.Contains([]string{"t2a", "c4a", "n4a", "a4x"}, familyOf(name)) {
+// arch is the architecture of a machine type. Not all say theirs; Google's ARM families are t2a, c4a,
+// n4a, and a4x and what follows it.
+func (t *machineType) arch() string {
+	f := familyOf(t.Name)
+	switch {
+	case t.Architecture == "ARM64", slices.Contains([]string{"t2a", "c4a", "n4a"}, f), strings.HasPrefix(f, "a4x"):
 		return "arm64"
 	}
 	return "amd64"
 }
 
-// diskType is the type of the root disk: the families of the fourth generation take no pd-balanced.
+// diskType is the type of the root disk: the families of the fourth generation take no pd-balanced,
+// and neither do the newer ones with GPUs.
 func diskType(name string) string {
-	if f := familyOf(name); len(f) >= 2 && (f[0] == 'c' || f[0] == 'n') && f[1] >= '4' {
+	f := familyOf(name)
+	if len(f) >= 2 && strings.ContainsRune("acgn", rune(f[0])) && f[1] >= '4' || strings.HasPrefix(name, "a3-ultragpu-") {
 		return "hyperdisk-balanced"
 	}
 	return "pd-balanced"
 }
 
 // family is whose quota an instance of a type counts against: a region's metric. Spot has one of its
-// own.
-func family(zone, name string, market muster.Market) string {
+// own. With GPUs it counts against two, and that of GPUs is used up first: most projects begin with
+// none.
+func family(zone, name string, gpus accelerator, market muster.Market) string {
 	metric := strings.ToUpper(familyOf(name)) + "_CPUS"
 	switch {
+	case gpus.count > 0:
+		metric = gpus.quota(market)
 	case market == muster.Spot:
 		metric = spotMetric
 	case slices.Contains([]string{"n1", "e2", "f1", "g1"}, familyOf(name)):
@@ -150,28 +173,33 @@ func (p *Provider) readTypes(ctx context.Context) (map[string][]machineType, err
 			}
 			query.Set("pageToken", page.NextPageToken)
 		}
+		var err error
+		if out[zone], err = p.attach(ctx, zone, out[zone]); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }
 
 // offered finds the type of an intent.
-func (p *Provider) offered(ctx context.Context, c *call) error {
+func (p *Provider) offered(ctx context.Context, c *call) (*machineType, error) {
 	types, err := p.types.Get(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
-			return &muster.Fault{Kind: muster.FaultTransient, Message: c.what + ": not sent", Err: err}
+			return nil, &muster.Fault{Kind: muster.FaultTransient, Message: c.what + ": not sent", Err: err}
 		}
-		return err
+		return nil, err
 	}
-	if slices.ContainsFunc(types[c.zone], func(t machineType) bool { return muster.OfferingName(t.Name) == c.offering }) {
-		c.family = family(c.zone, string(c.offering), c.market)
-		return nil
+	if i := indexOf(types[c.zone], c.offering); i >= 0 {
+		t := &types[c.zone][i]
+		c.family = family(c.zone, t.Name, t.gpus(), c.market)
+		return t, nil
 	}
 	p.types.Forget(time.Minute)
-	return &muster.Fault{Kind: muster.FaultInvalid, Message: "machine type " + string(c.offering) + " in zone " + c.zone + " is not offered"}
+	return nil, &muster.Fault{Kind: muster.FaultInvalid, Message: "machine type " + string(c.offering) + " in zone " + c.zone + " is not offered"}
 }
 
-// Quotas is cloud.QuotaReader's: the cores of each region that the zones are in.
+// Quotas is cloud.QuotaReader's: the cores and GPUs of each region that the zones are in.
 func (p *Provider) Quotas(ctx context.Context) ([]cloud.Quota, error) {
 	return p.regions.Get(ctx)
 }
@@ -196,7 +224,8 @@ func (p *Provider) readQuotas(ctx context.Context) ([]cloud.Quota, error) {
 		}
 		for _, q := range r.Quotas {
 			// A limit of 0 for spot is not a refusal: Google then counts against the family's quota.
-			if !strings.HasSuffix(q.Metric, "CPUS") || strings.HasPrefix(q.Metric, "COMMITTED_") || q.Metric == spotMetric && q.Limit == 0 {
+			counted := strings.HasSuffix(q.Metric, "CPUS") || strings.Contains(q.Metric, "NVIDIA_") && strings.HasSuffix(q.Metric, "_GPUS")
+			if !counted || strings.HasPrefix(q.Metric, "COMMITTED_") || strings.HasPrefix(q.Metric, "PREEMPTIBLE_") && q.Limit == 0 {
 				continue
 			}
 			out = append(out, cloud.Quota{Family: name + "/" + q.Metric, Limit: int(q.Limit), Used: int(q.Usage), Weighed: true})

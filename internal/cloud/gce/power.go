@@ -70,7 +70,7 @@ func (p *Provider) switchOne(ctx context.Context, id muster.InstanceID, to chang
 	c := call{what: to.verb + " instance " + string(id), launches: to.launches}
 	if to.launches {
 		i := p.learn(g)
-		c.offering, c.zone, c.market, c.family = i.Offering, i.Zone, i.Market, family(i.Zone, string(i.Offering), i.Market)
+		c.offering, c.zone, c.market, c.family = i.Offering, i.Zone, i.Market, family(i.Zone, string(i.Offering), g.gpus(), i.Market)
 	}
 	var op operation
 	if err := p.do(ctx, c, http.MethodPost, instancePath(id)+"/"+to.verb, nil, nil, &op); err != nil {

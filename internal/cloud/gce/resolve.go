@@ -9,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cloud/driver"
 )
 
 // Resolve is cloud.Resolver's.
@@ -69,7 +70,7 @@ func (p *Provider) Resolve(ctx context.Context) ([]cloud.Resolved, error) {
 	out = append(out, images...)
 	for i := range offers {
 		o := &offers[i]
-		out = append(out, cloud.Resolved{What: "offering", Value: fmt.Sprintf("%s in %s, %s: %s, %s an hour", o.Name, o.Zone, o.Market, o.Capacity, o.Price)})
+		out = append(out, cloud.Resolved{What: "offering", Value: fmt.Sprintf("%s in %s, %s: %s", o.Name, o.Zone, o.Market, driver.Details(o))})
 	}
 	return out, nil
 }

@@ -15,9 +15,16 @@ type instance struct {
 	NetworkInterfaces []nic             `json:"networkInterfaces,omitempty"`
 	Metadata          *metadata         `json:"metadata,omitempty"`
 	Scheduling        *scheduling       `json:"scheduling,omitempty"`
+	GuestAccelerators []attachedGPUs    `json:"guestAccelerators,omitempty"`
 	Zone              string            `json:"zone,omitempty"`
 	Status            string            `json:"status,omitempty"`
 	CreationTimestamp string            `json:"creationTimestamp,omitempty"`
+}
+
+// attachedGPUs are those of an instance. The type is a path or an address.
+type attachedGPUs struct {
+	Type  string `json:"acceleratorType"`
+	Count int    `json:"acceleratorCount"`
 }
 
 type attachedDisk struct {
@@ -134,18 +141,32 @@ type thing struct {
 }
 
 type machineType struct {
-	Name         string `json:"name"`
-	GuestCPUs    int    `json:"guestCpus"`
-	MemoryMb     int64  `json:"memoryMb"`
-	IsSharedCPU  bool   `json:"isSharedCpu"`
-	Architecture string `json:"architecture"`
-	Accelerators []struct {
-		Type  string `json:"guestAcceleratorType"`
-		Count int    `json:"guestAcceleratorCount"`
-	} `json:"accelerators"`
-	Deprecated *struct {
+	Name         string            `json:"name"`
+	GuestCPUs    int               `json:"guestCpus"`
+	MemoryMb     int64             `json:"memoryMb"`
+	IsSharedCPU  bool              `json:"isSharedCpu"`
+	Architecture string            `json:"architecture"`
+	Accelerators []typeAccelerator `json:"accelerators"`
+	Deprecated   *struct {
 		State string `json:"state"`
 	} `json:"deprecated"`
+}
+
+// typeAccelerator is what a machine type has of its own.
+type typeAccelerator struct {
+	Type  string `json:"guestAcceleratorType"`
+	Count int    `json:"guestAcceleratorCount"`
+}
+
+// acceleratorType is what can be attached in a zone, and how many of it to one instance.
+type acceleratorType struct {
+	Name string `json:"name"`
+	Most int    `json:"maximumCardsPerInstance"`
+}
+
+type acceleratorTypeList struct {
+	Items         []acceleratorType `json:"items"`
+	NextPageToken string            `json:"nextPageToken"`
 }
 
 type machineTypeList struct {

@@ -51,7 +51,7 @@ func (p *Provider) Resolve(ctx context.Context) ([]cloud.Resolved, error) {
 	out = append(out, images...)
 	for i := range offers {
 		o := &offers[i]
-		r := cloud.Resolved{What: "offering", Value: fmt.Sprintf("%s in %s: %s, %s an hour", o.Name, o.Zone, o.Capacity, o.Price)}
+		r := cloud.Resolved{What: "offering", Value: fmt.Sprintf("%s in %s: %s", o.Name, o.Zone, driver.Details(o))}
 		if !o.Available {
 			r.Value += ", not sold any more"
 		}

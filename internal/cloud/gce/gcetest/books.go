@@ -60,7 +60,31 @@ var machineTypes = []object{
 	{"name": "e2-micro", "guestCpus": 2, "memoryMb": 1024, "isSharedCpu": true},
 	{"name": "c4a-standard-4", "guestCpus": 4, "memoryMb": 16384, "architecture": "ARM64"},
 	{"name": "a2-highgpu-1g", "guestCpus": 12, "memoryMb": 87040, "accelerators": []any{object{"guestAcceleratorType": "nvidia-tesla-a100", "guestAcceleratorCount": 1}}},
+	{"name": "a2-ultragpu-2g", "guestCpus": 24, "memoryMb": 348160, "accelerators": []any{object{"guestAcceleratorType": "nvidia-a100-80gb", "guestAcceleratorCount": 2}}},
+	{"name": "g2-standard-4", "guestCpus": 4, "memoryMb": 16384, "accelerators": []any{object{"guestAcceleratorType": "nvidia-l4", "guestAcceleratorCount": 1}}},
+	{"name": "ct5lp-hightpu-1t", "guestCpus": 24, "memoryMb": 49152, "accelerators": []any{object{"guestAcceleratorType": "ct5lp", "guestAcceleratorCount": 1}}},
+	{"name": "t2a-standard-2", "guestCpus": 2, "memoryMb": 8192, "architecture": "ARM64"},
+	{"name": "n1-standard-8", "guestCpus": 8, "memoryMb": 30720, "architecture": "X86_64"},
+	{"name": "n1-standard-64", "guestCpus": 64, "memoryMb": 245760, "architecture": "X86_64"},
 	{"name": "n1-standard-1", "guestCpus": 1, "memoryMb": 3840, "deprecated": object{"state": "DEPRECATED"}},
+}
+
+// acceleratorTypes are what can be attached in every zone: GPUs, a licence of a virtual workstation,
+// and a TPU.
+var acceleratorTypes = []object{
+	{"name": "nvidia-tesla-t4", "maximumCardsPerInstance": 4},
+	{"name": "nvidia-tesla-t4-vws", "maximumCardsPerInstance": 4},
+	{"name": "nvidia-tesla-v100", "maximumCardsPerInstance": 8},
+	{"name": "nvidia-l4", "maximumCardsPerInstance": 8},
+	{"name": "ct5lp", "maximumCardsPerInstance": 8},
+}
+
+// named finds the thing of a name; nil: there is none.
+func named(list []object, name string) object {
+	if i := slices.IndexFunc(list, func(t object) bool { return t["name"] == name }); i >= 0 {
+		return list[i]
+	}
+	return nil
 }
 
 func sorted[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
@@ -122,9 +146,12 @@ func (c *Cloud) doLocked(q *request) (any, *refusal) {
 		return o.v, nil // wait may answer at once, too
 	case "machineTypes":
 		return object{"items": machineTypes}, nil
+	case "acceleratorTypes":
+		return object{"items": acceleratorTypes}, nil
 	case "regions":
 		return object{"name": q.in["region"], "quotas": []any{object{"metric": "N2_CPUS", "limit": 24, "usage": 4},
-			object{"metric": "PREEMPTIBLE_CPUS", "limit": 0, "usage": 0}, object{"metric": "IN_USE_ADDRESSES", "limit": 8, "usage": 1}}}, nil
+			object{"metric": "NVIDIA_T4_GPUS", "limit": 2, "usage": 1}, object{"metric": "COMMITTED_NVIDIA_T4_GPUS", "limit": 0, "usage": 0},
+			object{"metric": "PREEMPTIBLE_NVIDIA_T4_GPUS", "limit": 0, "usage": 0}, object{"metric": "PREEMPTIBLE_CPUS", "limit": 0, "usage": 0}, object{"metric": "IN_USE_ADDRESSES", "limit": 8, "usage": 1}}}, nil
 	case "zones":
 		return object{"name": zone, "status": "UP"}, nil
 	case "subnetworks":

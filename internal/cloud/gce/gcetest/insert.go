@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -87,7 +86,8 @@ func checkInsert(zone string, b object) (about, *refusal) {
 	}
 	kind, _ := b["machineType"].(string)
 	kind, ok := strings.CutPrefix(kind, "zones/"+zone+"/machineTypes/")
-	if !ok || !slices.ContainsFunc(machineTypes, func(t object) bool { return t["name"] == kind }) {
+	t := named(machineTypes, kind)
+	if !ok || t == nil {
 		return invalid("machineType", b["machineType"])
 	}
 	labels, _ := b["labels"].(object)
@@ -109,11 +109,18 @@ func checkInsert(zone string, b object) (about, *refusal) {
 	if image == nil {
 		return invalid("disks[0].initializeParams.sourceImage", disk["sourceImage"])
 	}
-	if _, err := imageOf(&request{in: map[string]string{"project": image[1], "image": image[3]}}); err != nil {
+	got, err := imageOf(&request{in: map[string]string{"project": image[1], "image": image[3]}})
+	if err != nil {
 		return about{}, err
 	}
-	if t, _ := disk["diskType"].(string); !strings.HasPrefix(t, "zones/"+zone+"/diskTypes/") {
-		return invalid("disks[0].initializeParams.diskType", t)
+	if has := got.(object)["architecture"]; (t["architecture"] == "ARM64") != (has == "ARM64") {
+		return about{}, refuse(http.StatusBadRequest, "invalid", fmt.Sprintf("Requested boot disk architecture (%v) is not compatible with machine type architecture (%v).", has, t["architecture"]))
+	}
+	if dt, _ := disk["diskType"].(string); !strings.HasPrefix(dt, "zones/"+zone+"/diskTypes/") {
+		return invalid("disks[0].initializeParams.diskType", dt)
+	}
+	if err := checkAccelerators(zone, t, b); err != nil {
+		return about{}, err
 	}
 	nics, _ := b["networkInterfaces"].([]any)
 	if len(nics) != 1 {
@@ -130,6 +137,30 @@ func checkInsert(zone string, b object) (about, *refusal) {
 		return about{}, err
 	}
 	return checkScheduling(zone, kind, b)
+}
+
+// checkAccelerators refuses GPUs that cannot be attached, and what has GPUs and is to move to another
+// host.
+func checkAccelerators(zone string, t, b object) *refusal {
+	list, _ := b["guestAccelerators"].([]any)
+	kind, _, _ := strings.Cut(t["name"].(string), "-")
+	for _, a := range list {
+		path, count := fmt.Sprint(a.(object)["acceleratorType"]), a.(object)["acceleratorCount"]
+		name, ok := strings.CutPrefix(path, "projects/"+Project+"/zones/"+zone+"/acceleratorTypes/")
+		have := named(acceleratorTypes, name)
+		n, _ := count.(float64)
+		if most, _ := have["maximumCardsPerInstance"].(int); !ok || have == nil || n < 1 || int(n) > most {
+			return refuse(http.StatusBadRequest, "invalid", fmt.Sprintf("Invalid value for field 'resource.guestAccelerators': '%s' x%v.", path, count))
+		}
+		if kind != "n1" {
+			return refuse(http.StatusBadRequest, "invalid", fmt.Sprintf("[%s, %s] features are not compatible for creating instance.", name, t["name"]))
+		}
+	}
+	s, _ := b["scheduling"].(object)
+	if (len(list) > 0 || t["accelerators"] != nil) && s["onHostMaintenance"] != "TERMINATE" {
+		return refuse(http.StatusBadRequest, "badRequest", "Instances with guest accelerators do not support live migration.")
+	}
+	return nil
 }
 
 func checkMetadata(b object) *refusal {
@@ -166,6 +197,13 @@ func (c *Cloud) makeLocked(zone string, b object) *machine {
 	name, now := b["name"].(string), c.now()
 	m := &machine{v: b, made: now}
 	b["id"], b["zone"], b["status"], b["creationTimestamp"] = fmt.Sprint(1000+c.last), root+"zones/"+zone, "PROVISIONING", stamp(now)
+	// What a machine type has of its own is shown as what is attached.
+	t := named(machineTypes, lastOf(b["machineType"].(string)))
+	if own, _ := t["accelerators"].([]any); len(own) > 0 {
+		o := own[0].(object)
+		b["guestAccelerators"] = []any{object{"acceleratorCount": o["guestAcceleratorCount"],
+			"acceleratorType": root + "zones/" + zone + "/acceleratorTypes/" + o["guestAcceleratorType"].(string)}}
+	}
 	b["machineType"] = root + b["machineType"].(string)
 	labels, _ := b["labels"].(object)
 	m.relabel(labels)

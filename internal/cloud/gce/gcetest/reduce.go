@@ -19,7 +19,7 @@ import (
 var methods = []string{
 	"instances.insert", "instances.get", "instances.delete", "instances.aggregatedList", "instances.setLabels",
 	"instances.getGuestAttributes", "instances.stop", "instances.start", "instances.suspend", "instances.resume",
-	"zoneOperations.get", "zoneOperations.wait", "machineTypes.list", "regions.get", "zones.get", "subnetworks.get",
+	"zoneOperations.get", "zoneOperations.wait", "machineTypes.list", "acceleratorTypes.list", "regions.get", "zones.get", "subnetworks.get",
 	"images.get", "images.getFromFamily", "disks.aggregatedList", "disks.get", "disks.delete",
 	"addresses.aggregatedList", "addresses.get", "addresses.delete",
 }
@@ -31,7 +31,8 @@ var schemas = []string{
 	"Duration", "Metadata", "Tags", "InstancesSetLabelsRequest", "InstanceAggregatedList", "InstancesScopedList", "Operation",
 	"GuestAttributes", "GuestAttributesValue", "GuestAttributesEntry", "MachineType", "MachineTypeList", "Region", "Quota",
 	"Zone", "Subnetwork", "Image", "Disk", "DiskAggregatedList", "DisksScopedList", "Address", "AddressAggregatedList",
-	"AddressesScopedList", "DeprecationStatus", "ErrorInfo", "QuotaExceededInfo",
+	"AddressesScopedList", "DeprecationStatus", "ErrorInfo", "QuotaExceededInfo", "AcceleratorConfig", "AcceleratorType",
+	"AcceleratorTypeList",
 }
 
 type object = map[string]any
