@@ -198,8 +198,9 @@ until muster run --image web:1 -v late:/late -- cat /late/late 2> refused; do gr
 		before: nodeBefore,
 		instead: map[string]string{
 			"muster run --gpus 1 --image nvidia/cuda:12.6.3-base-ubuntu24.04 -- nvidia-smi": "muster run --gpus 1 -- nvidia-smi 2>&1 | grep 'short of gpu'", // there is none here
-			"muster node show": "muster node show $ID",
-			"muster explain":   "muster explain job",
+			"muster provider check NAME --dry-run":                                          "muster provider check local --dry-run",
+			"muster node show":                                                              "muster node show $ID",
+			"muster explain":                                                                "muster explain job",
 		},
 	},
 	{

@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/azure/azuretest"
 	"github.com/musterhq/muster/internal/cloud/cloudtest"
+	"github.com/musterhq/muster/internal/cloud/driver"
 )
 
 // group is a stand-in of one resource group, in which several owners have machines.
@@ -370,6 +372,35 @@ func TestOffers(t *testing.T) {
 	})
 	if all, err := arm.Offers(t.Context()); err != nil || len(all) != 1 || all[0].Attributes["arch"] != "arm64" || all[0].Price != 50000 {
 		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// GPUs have the model that the name of a size tells, their number and the memory of one.
+func TestGPUs(t *testing.T) {
+	c := azuretest.New(t, azuretest.Options{})
+	p := started(t, c, "o", func(c *Config) { c.Types = []string{"Standard_N*"} })
+	offers, err := p.Offers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[muster.OfferingName]string{}
+	for _, o := range offers {
+		got[o.Name] = fmt.Sprint(o.Devices, " ", o.Attributes[driver.AttributeGPUMemory])
+	}
+	want := map[muster.OfferingName]string{"Standard_NC4as_T4_v3": "[1 gpu T4] 16", "Standard_NC48ads_A100_v4": "[2 gpu A100-80GB] 80",
+		"Standard_ND96asr_v4": "[8 gpu A100] 40", "Standard_NV12ads_A10_v5": "[1 gpu A10-8Q] 8"}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	for size, want := range map[string]string{
+		"Standard_NC6": "K80", "Standard_NC6s_v2": "P100", "Standard_NC24rs_v3": "V100", "Standard_ND40rs_v2": "V100-32GB", "Standard_ND6s": "P40",
+		"Standard_ND96amsr_A100_v4": "A100-80GB", "Standard_NC40ads_H100_v5": "H100-94GB", "Standard_ND96isr_H100_v5": "H100", "Standard_ND96isr_H200_v5": "H200",
+		"Standard_ND96isr_MI300X_v5": "MI300X", "Standard_NV36ads_A10_v5": "A10", "Standard_NV72ads_A10_v5": "A10", "Standard_NV12s_v3": "M60",
+		"Standard_NV4as_v4": "MI25", "Standard_NG8ads_V620_v1": "", "Standard_D4s_v5": "", "Standard_ND128isr_NDR_GB200_v6": "GB200",
+	} {
+		if model, _ := driver.GPUModel(gpuOf(size)); model != want {
+			t.Errorf("%s: %q", size, model)
+		}
 	}
 }
 

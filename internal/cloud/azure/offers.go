@@ -27,7 +27,7 @@ type size struct {
 	name, family, arch string
 	cpus               int
 	memory             muster.Bytes
-	gpus               bool
+	gpus               int
 	spot               bool
 	// zones are those that have it; barred the places, of these or Regional, where this subscription
 	// may not have it.
@@ -97,6 +97,8 @@ func (p *Provider) offering(s *size, zone string, m muster.Market, prices priceL
 		// A zone's restriction on this subscription is for machines on demand; spot has its own refusals.
 		Attributes: map[string]string{"os": "linux", "arch": s.arch}, Available: !slices.Contains(s.barred, zone),
 	}
+	model, memory := gpuOf(s.name)
+	driver.AddGPUs(&o, model, memory, s.gpus)
 	if m == muster.Spot {
 		o.PriceCap = price
 		o.Price, priced = p.priceOf(s.name, muster.Spot, prices)
@@ -128,7 +130,7 @@ func (p *Provider) wanted(ctx context.Context) ([]size, error) {
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(s size) bool {
 		m := defaultShape.FindStringSubmatch(s.name)
-		if m == nil || s.cpus > maxCores || s.arch != "amd64" || s.gpus {
+		if m == nil || s.cpus > maxCores || s.arch != "amd64" || s.gpus > 0 {
 			return true
 		}
 		v, _ := strconv.Atoi(m[2])
@@ -201,7 +203,7 @@ func (p *Provider) sizeIn(sku *armcompute.ResourceSKU) (size, bool) {
 			gb, _ := strconv.ParseFloat(v, 64)
 			s.memory = muster.Bytes(gb * float64(muster.GiB))
 		case "GPUs":
-			s.gpus = v != "" && v != "0"
+			s.gpus, _ = strconv.Atoi(v)
 		case "CpuArchitectureType":
 			if strings.EqualFold(v, "Arm64") {
 				s.arch = "arm64"

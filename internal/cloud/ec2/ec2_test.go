@@ -623,6 +623,47 @@ func TestOffersHavePricesAndFamilies(t *testing.T) {
 	}
 }
 
+// GPUs are those that EC2 says a type has. Of two sizes of one model the larger has its own name.
+func TestGPUs(t *testing.T) {
+	c := newCanned(t)
+	gpu := func(name, gpus string) string {
+		return strings.TrimSuffix(typeXML(name, 4, 16384, "x86_64"), "</item>") + "<gpuInfo><gpus>" + gpus + "</gpus></gpuInfo></item>"
+	}
+	one := func(name string, count, mib int) string {
+		return fmt.Sprintf("<item><name>%s</name><manufacturer>NVIDIA</manufacturer><count>%d</count><memoryInfo><sizeInMiB>%d</sizeInMiB></memoryInfo></item>", name, count, mib)
+	}
+	types := []string{gpu("g5.xlarge", one("A10G", 1, 22888)), gpu("g6f.large", one("L4", 1, 2861)), gpu("p4d.24xlarge", one("A100", 8, 40960)),
+		gpu("p4de.24xlarge", one("A100", 8, 81920)), gpu("g4ad.xlarge", one("Radeon Pro V520", 1, 8192)), gpu("p3dn.24xlarge", one("V100", 8, 32768))}
+	var zones strings.Builder
+	prices := map[string]float64{}
+	for _, text := range types {
+		_, rest, _ := strings.Cut(text, "<instanceType>")
+		name, _, _ := strings.Cut(rest, "<")
+		prices[name] = 1
+		fmt.Fprintf(&zones, "<item><instanceType>%s</instanceType><location>eu-central-1a</location></item>", name)
+	}
+	c.by["DescribeInstanceTypes"] = func(url.Values) reply {
+		return ok("DescribeInstanceTypes", "<instanceTypeSet>"+strings.Join(types, "")+"</instanceTypeSet>")
+	}
+	c.by["DescribeInstanceTypeOfferings"] = func(url.Values) reply {
+		return ok("DescribeInstanceTypeOfferings", "<instanceTypeOfferingSet>"+zones.String()+"</instanceTypeOfferingSet>")
+	}
+	p := c.open(func(c *Config) { c.Types, c.Prices.Table = driver.Globs{"g*", "p*"}, prices })
+	offers, err := p.Offers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range offers {
+		got = append(got, fmt.Sprint(o.Name, " ", o.Devices, " ", o.Attributes[driver.AttributeGPUMemory]))
+	}
+	want := []string{"g4ad.xlarge [1 gpu Radeon-Pro-V520] 8", "g5.xlarge [1 gpu A10G] 24", "g6f.large [1 gpu L4-3GB] 3", "p3dn.24xlarge [8 gpu V100-32GB] 32",
+		"p4d.24xlarge [8 gpu A100] 40", "p4de.24xlarge [8 gpu A100-80GB] 80"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestOffersWithoutAPriceList(t *testing.T) {
 	denied := reply{status: 400, body: `{"__type":"com.amazon.coral.service#AccessDeniedException","Message":"not authorized to perform: pricing:GetProducts"}`}
 	c := newCanned(t)

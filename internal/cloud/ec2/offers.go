@@ -99,6 +99,9 @@ func (p *Provider) offers(c *catalog) (out []muster.Offering, unpriced []string)
 				Attributes: map[string]string{"os": "linux", "arch": t.arch},
 				Available:  c.free(zone) && !p.refusals.has(unsupportedKey(t.name, zone), now), Weight: t.cpus,
 			}
+			for _, g := range t.gpus {
+				driver.AddGPUs(&o, g.Name, muster.Bytes(g.MiB)*muster.MiB, g.Count)
+			}
 			for _, m := range p.cfg.Markets {
 				o.Market, o.Family = m, familyOf(t.name, m)
 				o.Price, o.PriceCap = price, 0

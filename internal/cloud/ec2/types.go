@@ -26,19 +26,27 @@ type typeInfo struct {
 	memory muster.Bytes
 	arch   string
 	spot   bool
+	gpus   []gpuInfo
+}
+
+// gpuInfo is a number of equal GPUs of an instance type.
+type gpuInfo struct {
+	Name  string `xml:"name"`
+	Count int    `xml:"count"`
+	MiB   int64  `xml:"memoryInfo>sizeInMiB"`
 }
 
 // typesAnswer is that of DescribeInstanceTypes.
 type typesAnswer struct {
 	Types []struct {
-		Name    string   `xml:"instanceType"`
-		Current string   `xml:"currentGeneration"`
-		Bare    string   `xml:"bareMetal"`
-		CPUs    int      `xml:"vCpuInfo>defaultVCpus"`
-		MiB     int64    `xml:"memoryInfo>sizeInMiB"`
-		Arch    []string `xml:"processorInfo>supportedArchitectures>item"`
-		Usage   []string `xml:"supportedUsageClasses>item"`
-		GPUs    []string `xml:"gpuInfo>gpus>item>name"`
+		Name    string    `xml:"instanceType"`
+		Current string    `xml:"currentGeneration"`
+		Bare    string    `xml:"bareMetal"`
+		CPUs    int       `xml:"vCpuInfo>defaultVCpus"`
+		MiB     int64     `xml:"memoryInfo>sizeInMiB"`
+		Arch    []string  `xml:"processorInfo>supportedArchitectures>item"`
+		Usage   []string  `xml:"supportedUsageClasses>item"`
+		GPUs    []gpuInfo `xml:"gpuInfo>gpus>item"`
 	} `xml:"instanceTypeSet>item"`
 	Next string `xml:"nextToken"`
 }
@@ -61,7 +69,7 @@ func (p *Provider) readTypes(ctx context.Context) ([]typeInfo, error) {
 	var out []typeInfo
 	err := each(ctx, p, "DescribeInstanceTypes", form, typesPerPage, func(a *typesAnswer) string {
 		for _, t := range a.Types {
-			info := typeInfo{name: t.Name, cpus: t.CPUs, memory: muster.Bytes(t.MiB) * muster.MiB, spot: len(t.Usage) == 0 || slices.Contains(t.Usage, "spot")}
+			info := typeInfo{name: t.Name, cpus: t.CPUs, memory: muster.Bytes(t.MiB) * muster.MiB, spot: len(t.Usage) == 0 || slices.Contains(t.Usage, "spot"), gpus: t.GPUs}
 			switch {
 			case slices.Contains(t.Arch, "x86_64"):
 				info.arch = archAMD

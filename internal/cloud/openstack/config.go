@@ -89,6 +89,8 @@ type Provider struct {
 	catalog  driver.Cached[*catalog]
 	network  driver.Cached[string]
 	image    driver.Cached[string]
+	// imageArch is what the image is for, by itself: a create must not wait for it.
+	imageArch driver.Cached[string]
 	// creating are the tokens whose creates run now.
 	creating driver.Tokens
 
@@ -129,6 +131,7 @@ func New(cfg Config) (*Provider, error) {
 	p.network = driver.Cached[string]{Read: p.readNetwork, Life: time.Hour, Stale: 24 * time.Hour, Now: cfg.Now}
 	// An image is pinned for an hour, so that nodes made together are alike.
 	p.image = driver.Cached[string]{Read: p.readImage, Life: time.Hour, Stale: 24 * time.Hour, Now: cfg.Now}
+	p.imageArch = driver.Cached[string]{Read: p.readImageArch, Life: time.Hour, Stale: 24 * time.Hour, Now: cfg.Now}
 	return p, nil
 }
 

@@ -1,8 +1,10 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -66,11 +68,15 @@ func (p *Provider) Offers(ctx context.Context) ([]muster.Offering, error) {
 	if err != nil {
 		return nil, err
 	}
+	image, err := p.imageArch.Get(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var out []muster.Offering
 	for i := range c.flavors {
 		f := &c.flavors[i]
 		price, priced := p.cfg.Prices.Of(f.Name, -1)
-		if !priced || !p.wants(f) {
+		if !priced || !p.wants(f, image) || !boots(f, image) {
 			continue
 		}
 		disk := muster.Bytes(f.Disk) * muster.GiB
@@ -78,20 +84,24 @@ func (p *Provider) Offers(ctx context.Context) ([]muster.Offering, error) {
 			disk = p.cfg.Disk
 		}
 		for _, zone := range c.zones {
-			out = append(out, muster.Offering{
+			o := muster.Offering{
 				Provider: p.cfg.Name, Name: muster.OfferingName(f.Name), Zone: zone, Market: muster.OnDemand, Price: price,
 				Capacity: muster.Resources{CPU: muster.MilliCPU(f.VCPUs) * 1000,
 					Memory: driver.Share(muster.Bytes(f.RAM)*muster.MiB, driver.MemoryShare), Disk: driver.Share(disk, driver.DiskShare)},
-				Attributes: map[string]string{"os": "linux", "arch": arch(f)}, Available: true, Weight: f.VCPUs,
-			})
+				Attributes: map[string]string{"os": "linux", "arch": archOf(f, image)}, Available: true, Weight: f.VCPUs,
+			}
+			if gpu, n := gpusOf(f); n > 0 {
+				driver.AddGPUs(&o, gpu, 0, n)
+			}
+			out = append(out, o)
 		}
 	}
 	return out, p.cfg.Types.CheckCount(out)
 }
 
-func (p *Provider) wants(f *flavors.Flavor) bool {
+func (p *Provider) wants(f *flavors.Flavor, image string) bool {
 	if len(p.cfg.Types) == 0 {
-		return f.VCPUs <= maxCores && !accelerated(f) && arch(f) == "amd64"
+		return f.VCPUs <= maxCores && !accelerated(f) && archOf(f, image) == cmp.Or(image, amd64)
 	}
 	return p.cfg.Types.Match(f.Name)
 }
@@ -106,15 +116,79 @@ func accelerated(f *flavors.Flavor) bool {
 	return false
 }
 
-// arch is the architecture of a flavor where its extra specs say one.
-func arch(f *flavors.Flavor) string {
-	for _, k := range []string{"trait:HW_ARCH_AARCH64", "hw:cpu_arch", "capabilities:cpu_arch", "hw_architecture"} {
-		switch v := strings.ToLower(f.ExtraSpecs[k]); {
-		case strings.Contains(v, "aarch64"), strings.HasPrefix(k, "trait:") && v == "required":
-			return "arm64"
+// gpusOf are the GPUs of a flavor, of which its extra specs say something: the name is what people call
+// them, a model where it has one. Another device of a flavor is none.
+func gpusOf(f *flavors.Flavor) (name string, count int) {
+	for k, v := range f.ExtraSpecs {
+		n, err := strconv.Atoi(v)
+		if kind, ok := strings.CutPrefix(k, "resources:"); ok && err == nil && (kind == "VGPU" || kind == "PGPU") {
+			return kind, n
 		}
 	}
-	return "amd64"
+	// The names of aliases are the operator's of the cloud: "a100:2,nic:1".
+	list := f.ExtraSpecs["pci_passthrough:alias"]
+	if list == "" {
+		list = f.ExtraSpecs["accel:device_profile"]
+	}
+	for alias := range strings.SplitSeq(list, ",") {
+		alias, number, _ := strings.Cut(strings.TrimSpace(alias), ":")
+		model := driver.ModelIn(alias)
+		if model == "" && !strings.Contains(strings.ToLower(alias), "gpu") {
+			continue
+		}
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			n = 1
+		}
+		return cmp.Or(model, alias), n
+	}
+	return "", 0
+}
+
+// Architectures, as nodes name them.
+const (
+	amd64 = "amd64"
+	arm64 = "arm64"
+)
+
+// goArch is the architecture that OpenStack names; empty: it is none that nodes can have.
+func goArch(name string) string {
+	switch strings.ToLower(name) {
+	case "aarch64", "arm64":
+		return arm64
+	case "x86_64", "amd64":
+		return amd64
+	}
+	return ""
+}
+
+// arch is the architecture of a flavor where its extra specs say one; empty: they do not. Then it is
+// that of the image, by which Nova chooses the host.
+func arch(f *flavors.Flavor) string {
+	for _, k := range []string{"hw:cpu_arch", "capabilities:cpu_arch", "hw_architecture"} {
+		// An extra spec may have an operator in front: "s== aarch64".
+		words := strings.Fields(f.ExtraSpecs[k])
+		if len(words) > 0 && goArch(words[len(words)-1]) != "" {
+			return goArch(words[len(words)-1])
+		}
+	}
+	for k, v := range f.ExtraSpecs {
+		for _, prefix := range []string{"trait:HW_ARCH_", "trait:COMPUTE_ARCH_"} {
+			if name, ok := strings.CutPrefix(k, prefix); ok && v == "required" && goArch(name) != "" {
+				return goArch(name)
+			}
+		}
+	}
+	return ""
+}
+
+// archOf is the architecture of a server of a flavor with an image for image; empty: it does not say.
+func archOf(f *flavors.Flavor, image string) string { return cmp.Or(arch(f), image, amd64) }
+
+// boots reports whether a flavor boots the image, as far as both say what they are for.
+func boots(f *flavors.Flavor, image string) bool {
+	a := arch(f)
+	return a == "" || image == "" || a == image
 }
 
 // offered finds the flavor of an intent.
@@ -182,19 +256,63 @@ func (p *Provider) readImage(ctx context.Context) (string, error) {
 	if s.image == nil {
 		return "", p.lacking("image", "image", p.cfg.Image)
 	}
+	image, err := p.imageNamed(ctx, s, what)
+	if err != nil {
+		return "", err
+	}
+	return image.ID, nil
+}
+
+// imageNamed finds the image by its name.
+func (p *Provider) imageNamed(ctx context.Context, s *session, what string) (*images.Image, error) {
 	ctx, sent := driver.Trace(ctx)
 	pages, err := images.List(s.image, images.ListOpts{Name: p.cfg.Image, Status: images.ImageStatusActive}).AllPages(ctx)
 	if err != nil {
-		return "", p.fault(call{what: what, sent: sent}, err)
+		return nil, p.fault(call{what: what, sent: sent}, err)
 	}
 	list, err := images.ExtractImages(pages)
 	switch {
 	case err != nil:
-		return "", p.fault(call{what: what, sent: sent}, err)
+		return nil, p.fault(call{what: what, sent: sent}, err)
 	case len(list) == 0:
-		return "", &muster.Fault{Kind: muster.FaultInvalid, Field: "image", Message: what + " is not in the cloud: `openstack image list` prints those that are"}
+		return nil, &muster.Fault{Kind: muster.FaultInvalid, Field: "image", Message: what + " is not in the cloud: `openstack image list` prints those that are"}
 	}
-	return slices.MaxFunc(list, func(a, b images.Image) int { return a.CreatedAt.Compare(b.CreatedAt) }).ID, nil
+	newest := slices.MaxFunc(list, func(a, b images.Image) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return &newest, nil
+}
+
+// readImageArch finds out what the image is for; empty: it does not say, or cannot be looked up. Only
+// the cloud's silence is an error: what is offered must not change with it.
+func (p *Provider) readImageArch(ctx context.Context) (string, error) {
+	what := "image " + p.cfg.Image
+	s, err := p.session(ctx, what)
+	if err != nil {
+		return "", err
+	}
+	if s.image == nil {
+		return "", nil
+	}
+	var image *images.Image
+	if isID(p.cfg.Image) {
+		traced, sent := driver.Trace(ctx)
+		if image, err = images.Get(traced, s.image, p.cfg.Image).Extract(); err != nil {
+			err = p.fault(call{what: what, sent: sent}, err)
+		}
+	} else {
+		image, err = p.imageNamed(ctx, s, what)
+	}
+	switch {
+	case muster.IsKind(err, muster.FaultNotFound), muster.IsKind(err, muster.FaultInvalid), muster.IsKind(err, muster.FaultAuth):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	for _, k := range []string{"hw_architecture", "architecture"} {
+		if v, ok := image.Properties[k].(string); ok && goArch(v) != "" {
+			return goArch(v), nil
+		}
+	}
+	return "", nil
 }
 
 // Quotas is cloud.QuotaReader's. Nova bounds servers and cores, and a family has one quota here: the

@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -442,6 +443,49 @@ func TestOffersQuotasAndResolve(t *testing.T) {
 	c.Revoke(true)
 	if got := problems(p); !slices.Equal(got, []string{"cloud"}) {
 		t.Errorf("%v", got)
+	}
+}
+
+// The architecture is what the flavor says, else what the image is for; a flavor that does not boot the
+// image is not offered. GPUs have the model that the alias names.
+func TestArchitecturesAndGPUs(t *testing.T) {
+	c := openstacktest.New(t, openstacktest.Options{})
+	table := map[string]float64{"m1.small": 1, "r1.arm": 1, "g1.large": 1, "g2.large": 1, "v2.gpu": 1, "n1.fast": 1}
+	for image, want := range map[string]string{
+		openstacktest.Image:      "m1.small amd64 [] g1.large amd64 [1 gpu A100] r1.arm arm64 [] g2.large amd64 [2 gpu A100-80GB] v2.gpu amd64 [1 gpu VGPU] n1.fast amd64 []",
+		openstacktest.ImageARM:   "m1.small arm64 [] g1.large arm64 [1 gpu A100] r1.arm arm64 [] g2.large arm64 [2 gpu A100-80GB] v2.gpu arm64 [1 gpu VGPU] n1.fast arm64 []",
+		openstacktest.ImageARMID: "m1.small arm64 [] g1.large arm64 [1 gpu A100] r1.arm arm64 [] g2.large arm64 [2 gpu A100-80GB] v2.gpu arm64 [1 gpu VGPU] n1.fast arm64 []",
+		openstacktest.ImageAMD:   "m1.small amd64 [] g1.large amd64 [1 gpu A100] g2.large amd64 [2 gpu A100-80GB] v2.gpu amd64 [1 gpu VGPU] n1.fast amd64 []",
+	} {
+		p := open(t, c, "o", func(c *Config) { c.Image, c.Types, c.Prices.Table = image, driver.Globs{"*"}, table })
+		offers, err := p.Offers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, o := range offers {
+			if o.Zone == "az1" {
+				got = append(got, fmt.Sprint(o.Name, " ", o.Attributes["arch"], " ", o.Devices))
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %s", image, strings.Join(got, " "))
+		}
+		all, err := p.Resolve(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrong := slices.ContainsFunc(all, func(r cloud.Resolved) bool {
+			return r.Value == "r1.arm" && strings.HasPrefix(r.Problem, "it is for arm64, and the image debian-12-amd64 for amd64: name an image for arm64")
+		})
+		if wrong != (image == openstacktest.ImageAMD) {
+			t.Errorf("%s: %+v", image, all)
+		}
+	}
+	// Flavors that nobody named are those without special parts.
+	offers, err := open(t, c, "o", func(c *Config) { c.Prices.Table = table }).Offers(t.Context())
+	if err != nil || slices.ContainsFunc(offers, func(o muster.Offering) bool { return len(o.Devices) > 0 || o.Name == "n1.fast" }) {
+		t.Errorf("%+v, %v", offers, err)
 	}
 }
 

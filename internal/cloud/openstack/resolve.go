@@ -100,16 +100,26 @@ func (p *Provider) resolveOffers(ctx context.Context) ([]cloud.Resolved, error) 
 	}
 	for i := range offers {
 		o := &offers[i]
-		out = append(out, cloud.Resolved{What: "offering", Value: fmt.Sprintf("%s in %s: %s, %s an hour", o.Name, o.Zone, o.Capacity, o.Price)})
+		out = append(out, cloud.Resolved{What: "offering", Value: fmt.Sprintf("%s in %s: %s", o.Name, o.Zone, driver.Details(o))})
 	}
 	c, err := p.catalog.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
+	image, err := p.imageArch.Get(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var without []string
 	for i := range c.flavors {
-		if f := &c.flavors[i]; p.wants(f) && !p.cfg.Prices.Has(f.Name) {
+		f := &c.flavors[i]
+		switch {
+		case !p.wants(f, image):
+		case !p.cfg.Prices.Has(f.Name):
 			without = append(without, f.Name)
+		case len(p.cfg.Types) > 0 && !boots(f, image):
+			out = append(out, cloud.Resolved{What: "flavor", Value: f.Name, Problem: fmt.Sprintf(
+				"it is for %s, and the image %s for %s: name an image for %[1]s, or leave the flavor out of types", arch(f), p.cfg.Image, image)})
 		}
 	}
 	if len(without) > 0 {

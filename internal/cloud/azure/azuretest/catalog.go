@@ -15,17 +15,21 @@ type skuSize struct {
 	spot               bool
 	zones, barred      []string
 	price, spotPrice   float64
+	gpus               int
 }
 
 var sizes = []skuSize{
-	{"Standard_D2s_v5", "standardDSv5Family", "x64", 2, 8, true, []string{"1", "2", "3"}, nil, 0.115, 0.021},
-	{"Standard_D4s_v5", "standardDSv5Family", "x64", 4, 16, true, []string{"1", "2", "3"}, []string{"3"}, 0.23, 0.042},
-	{"Standard_D2s_v3", "standardDSv3Family", "x64", 2, 8, true, []string{"1", "2", "3"}, nil, 0.12, 0.05},
-	{"Standard_D2s_v4", "standardDSv4Family", "x64", 2, 8, true, []string{"1", "2", "3"}, nil, 0.12, 0.05},
-	{"Standard_D96s_v5", "standardDSv5Family", "x64", 96, 384, true, []string{"1"}, nil, 5.52, 1},
-	{"Standard_D2ps_v5", "standardDPSv5Family", "Arm64", 2, 8, true, []string{"1", "2"}, nil, 0.09, 0.02},
-	{"Standard_E2s_v5", "standardESv5Family", "x64", 2, 16, false, []string{"1", "2", "3"}, nil, 0.152, 0.03},
-	{"Standard_NC4as_T4_v3", "standardNCASv3_T4Family", "x64", 4, 28, true, []string{"1"}, nil, 0.6, 0.2},
+	{"Standard_D2s_v5", "standardDSv5Family", "x64", 2, 8, true, []string{"1", "2", "3"}, nil, 0.115, 0.021, 0},
+	{"Standard_D4s_v5", "standardDSv5Family", "x64", 4, 16, true, []string{"1", "2", "3"}, []string{"3"}, 0.23, 0.042, 0},
+	{"Standard_D2s_v3", "standardDSv3Family", "x64", 2, 8, true, []string{"1", "2", "3"}, nil, 0.12, 0.05, 0},
+	{"Standard_D2s_v4", "standardDSv4Family", "x64", 2, 8, true, []string{"1", "2", "3"}, nil, 0.12, 0.05, 0},
+	{"Standard_D96s_v5", "standardDSv5Family", "x64", 96, 384, true, []string{"1"}, nil, 5.52, 1, 0},
+	{"Standard_D2ps_v5", "standardDPSv5Family", "Arm64", 2, 8, true, []string{"1", "2"}, nil, 0.09, 0.02, 0},
+	{"Standard_E2s_v5", "standardESv5Family", "x64", 2, 16, false, []string{"1", "2", "3"}, nil, 0.152, 0.03, 0},
+	{"Standard_NC4as_T4_v3", "standardNCASv3_T4Family", "x64", 4, 28, true, []string{"1"}, nil, 0.6, 0.2, 1},
+	{"Standard_NC48ads_A100_v4", "StandardNCADSA100v4Family", "x64", 48, 440, true, []string{"1"}, nil, 7.35, 2, 2},
+	{"Standard_ND96asr_v4", "Standard NDASv4_A100 Family", "x64", 96, 900, true, []string{"1"}, nil, 27.2, 9, 8},
+	{"Standard_NV12ads_A10_v5", "StandardNVADSA10v5Family", "x64", 12, 110, true, []string{"1"}, nil, 0.9, 0.2, 1},
 }
 
 func sizeNamed(name string) *skuSize {
@@ -51,12 +55,8 @@ func (c *Cloud) listSKUs(w http.ResponseWriter, r *http.Request) {
 
 // json is a size as Azure writes it.
 func (s *skuSize) json() map[string]any {
-	gpus := "0"
-	if strings.HasPrefix(s.name, "Standard_N") {
-		gpus = "1"
-	}
 	capabilities := []any{}
-	for k, v := range map[string]string{"vCPUs": strconv.Itoa(s.cpus), "MemoryGB": strconv.Itoa(s.memory), "GPUs": gpus, "CpuArchitectureType": s.arch,
+	for k, v := range map[string]string{"vCPUs": strconv.Itoa(s.cpus), "MemoryGB": strconv.Itoa(s.memory), "GPUs": strconv.Itoa(s.gpus), "CpuArchitectureType": s.arch,
 		"LowPriorityCapable": map[bool]string{true: "True", false: "False"}[s.spot]} {
 		capabilities = append(capabilities, map[string]string{"name": k, "value": v})
 	}

@@ -50,10 +50,15 @@ func (c *call) describeTypes() (string, *failure) {
 			if t.Spot > 0 {
 				usage += el("item", "spot")
 			}
+			gpus := ""
+			if g := t.GPUs; g.Count > 0 {
+				gpus = nest("gpuInfo", nest("gpus", nest("item", el("name", g.Name), el("manufacturer", g.Maker), el("count", itoa(g.Count)), nest("memoryInfo", el("sizeInMiB", itoa(g.MiB))))),
+					el("totalGpuMemoryInMiB", itoa(g.MiB*g.Count)))
+			}
 			rows = append(rows, row{static(map[string]string{"instance-type": t.Name, "current-generation": "true", "bare-metal": "false",
 				"processor-info.supported-architecture": t.Arch}), nest("item", el("instanceType", t.Name), el("currentGeneration", "true"), el("bareMetal", "false"),
 				nest("vCpuInfo", el("defaultVCpus", itoa(t.CPUs))), nest("memoryInfo", el("sizeInMiB", itoa(t.MiB))),
-				nest("processorInfo", nest("supportedArchitectures", el("item", t.Arch))), nest("supportedUsageClasses", usage))})
+				nest("processorInfo", nest("supportedArchitectures", el("item", t.Arch))), nest("supportedUsageClasses", usage), gpus)})
 		}
 		return rows
 	})

@@ -38,6 +38,14 @@ type Type struct {
 	OnDemand, Spot float64
 	// Zones are those that have the type; nil: all.
 	Zones []string
+	// GPUs are those of one instance, all alike; the zero value is none.
+	GPUs GPUs
+}
+
+// GPUs are the equal GPUs of an instance type. MiB is the memory of one.
+type GPUs struct {
+	Name, Maker string
+	Count, MiB  int
 }
 
 // Subnet is a subnet and how many addresses it has.
@@ -80,7 +88,8 @@ func Default() Config {
 			{Name: "m7i.xlarge", Family: "standard", CPUs: 4, MiB: 16384, Arch: "x86_64", OnDemand: 0.2, Spot: 0.08},
 			{Name: "c7i.large", Family: "standard", CPUs: 2, MiB: 4096, Arch: "x86_64", OnDemand: 0.09, Spot: 0.03},
 			{Name: "m7g.large", Family: "standard", CPUs: 2, MiB: 8192, Arch: "arm64", OnDemand: 0.08, Spot: 0.03},
-			{Name: "g6.xlarge", Family: "g", CPUs: 4, MiB: 16384, Arch: "x86_64", OnDemand: 0.8, Spot: 0.3, Zones: []string{"eu-central-1a"}},
+			{Name: "g6.xlarge", Family: "g", CPUs: 4, MiB: 16384, Arch: "x86_64", OnDemand: 0.8, Spot: 0.3, Zones: []string{"eu-central-1a"},
+				GPUs: GPUs{"L4", "NVIDIA", 1, 22888}},
 		},
 		Subnets: []Subnet{{"subnet-0a", "eu-central-1a", 4000}, {"subnet-0a2", "eu-central-1a", 4000}, {"subnet-0b", "eu-central-1b", 4000}},
 		Groups:  []string{"sg-0c"},

@@ -33,6 +33,10 @@ const (
 	Image     = "debian-12"
 	ImageID   = "22222222-0000-4000-8000-000000000002"
 
+	// ImageARM and ImageAMD say what they are for.
+	ImageARM, ImageAMD = "debian-12-arm64", "debian-12-amd64"
+	ImageARMID         = "22222222-0000-4000-8000-000000000003"
+
 	oldImageID = "22222222-0000-4000-8000-000000000001"
 	secret     = "application-credential-secret"
 )
@@ -131,6 +135,7 @@ func New(t testing.TB, options Options) *Project {
 		"DELETE /network/v2.0/floatingips/{id}":    p.deleteThing,
 		"GET /image/":                              version("2.9", "/image/v2/"),
 		"GET /image/v2/images":                     p.listImages,
+		"GET /image/v2/images/{id}":                p.getImage,
 		"GET /volume/v3/":                          version("3.0", "/volume/v3/"),
 		"GET /volume/v3/volumes/detail":            p.listThings("volume", "volumes"),
 		"GET /volume/v3/volumes/{id}":              p.getThing("volume"),

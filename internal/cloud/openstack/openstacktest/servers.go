@@ -48,6 +48,10 @@ var kinds = []kind{
 	{"f-3", "v1.large", 4, 8192, 0, nil},
 	{"f-4", "g1.large", 8, 32768, 80, map[string]string{"pci_passthrough:alias": "a100:1"}},
 	{"f-5", "x1.huge", 64, 262144, 80, nil},
+	{"f-6", "r1.arm", 4, 8192, 80, map[string]string{"trait:HW_ARCH_AARCH64": "required"}},
+	{"f-7", "g2.large", 8, 32768, 80, map[string]string{"pci_passthrough:alias": "fast-nic:1, nvidia-a100-80gb:2"}},
+	{"f-8", "v2.gpu", 8, 32768, 80, map[string]string{"resources:VGPU": "1"}},
+	{"f-9", "n1.fast", 8, 32768, 80, map[string]string{"pci_passthrough:alias": "fast-nic:1"}},
 }
 
 // zones of the cloud; the last one is not available.

@@ -218,5 +218,21 @@ func (p *Project) listImages(w http.ResponseWriter, r *http.Request) {
 			out = append(out, map[string]any{"id": id, "name": Image, "status": "active", "created_at": at, "updated_at": at})
 		}
 	}
+	for name, arch := range archImages {
+		if r.URL.Query().Get("name") == name {
+			out = append(out, map[string]any{"id": ImageARMID, "name": name, "status": "active", "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z", "hw_architecture": arch})
+		}
+	}
 	standin.JSON(w, http.StatusOK, map[string]any{"images": out})
+}
+
+// archImages are images that say what they are for, by name.
+var archImages = map[string]string{ImageARM: "aarch64", ImageAMD: "x86_64"}
+
+func (p *Project) getImage(w http.ResponseWriter, r *http.Request) {
+	if r.PathValue("id") != ImageARMID {
+		refused(w, http.StatusNotFound, "itemNotFound", "No image found with ID "+r.PathValue("id"))
+		return
+	}
+	standin.JSON(w, http.StatusOK, map[string]any{"id": ImageARMID, "name": ImageARM, "status": "active", "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z", "architecture": "aarch64"})
 }
