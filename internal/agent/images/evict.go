@@ -106,12 +106,13 @@ func (s *Store) delete(out *rubbish) {
 func (s *Store) uselessLocked(l *layer) bool { return s.current[l.record.Diff] != l }
 
 // evictOne deletes the layer that is worth least: one that no sandbox can have any more, else the
-// least recently used. False if all are in use.
+// least recently used. False if all are in use or pinned.
 func (s *Store) evictOne() bool {
 	s.mu.Lock()
 	var worst *layer
+	pinned := s.pinnedLocked()
 	for _, l := range s.layers {
-		if l.refs > 0 {
+		if l.refs > 0 || pinned[l] {
 			continue
 		}
 		if worst == nil || s.worseLocked(l, worst) {
@@ -160,7 +161,7 @@ func (s *Store) sweep() {
 }
 
 // Prune deletes what is of no use and not in use: layers without an image, and images that no
-// reference means any more; with all, everything that is not in use.
+// reference means any more; with all, everything that is not in use. Pinned images stay.
 func (s *Store) Prune(ctx context.Context, all bool) (freed int64, err error) {
 	var out rubbish
 	s.mu.Lock()
@@ -168,7 +169,11 @@ func (s *Store) Prune(ctx context.Context, all bool) (freed int64, err error) {
 	for _, r := range s.refs {
 		meant[r.Digest] = true
 	}
+	pinned := s.pinnedLocked()
 	for _, im := range s.images {
+		if im.record.Pinned && im.record.Shift == s.Shift {
+			continue
+		}
 		if im.refs == 0 && (all || !meant[im.record.Digest] || im.record.Shift != s.Shift) {
 			s.removeImageLocked(im, &out)
 		}
@@ -180,7 +185,7 @@ func (s *Store) Prune(ctx context.Context, all bool) (freed int64, err error) {
 		}
 	}
 	for _, l := range s.layers {
-		if l.refs == 0 && (all || s.uselessLocked(l) || !needed[layerKey{l.record.Diff, l.record.Shift}]) {
+		if l.refs == 0 && !pinned[l] && (all || s.uselessLocked(l) || !needed[layerKey{l.record.Diff, l.record.Shift}]) {
 			s.removeLayerLocked(l, &out)
 		}
 	}
@@ -247,9 +252,9 @@ func (r *reservation) Reserve(ctx context.Context, n int64) error {
 			return nil
 		case s.evictOne():
 		case taken:
-			return failure.NodeFull("the disk of the image store is nearly full, and no image can be evicted: all that are left are in use")
+			return failure.NodeFull("the disk of the image store is nearly full, and no image can be evicted: all that are left are in use or pinned")
 		default:
-			return failure.NodeFull("the image store of this node is full: its %d MiB are in use by sandboxes and other pulls", s.Limit>>20)
+			return failure.NodeFull("the image store of this node is full: its %d MiB are in use by sandboxes and other pulls, or pinned", s.Limit>>20)
 		}
 	}
 }

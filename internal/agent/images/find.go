@@ -110,7 +110,8 @@ func (s *Store) registryOf(r source.Reference) *source.Registry {
 }
 
 // ask finds out what a reference that is known means now: a digest always the same, a tag what its
-// registry says, or what it said within the last day if that does not answer. An empty digest: the
+// registry says, or what it said within the last day if that does not answer; for a pinned image
+// whenever it said so. An empty digest: the
 // registry does not say it without sending all.
 func (s *Store) ask(ctx context.Context, src *source.Registry, r source.Reference, known *refRecord, fresh time.Duration) (digest string, at time.Time, err error) {
 	if r.Digest != nil {
@@ -129,7 +130,7 @@ func (s *Store) ask(ctx context.Context, src *source.Registry, r source.Referenc
 		return "", at, nil
 	case ctx.Err() != nil:
 		return "", at, context.Cause(ctx)
-	case failure.Is(err, muster.FailureOutside) && at.Sub(known.At) < askAgain:
+	case failure.Is(err, muster.FailureOutside) && (at.Sub(known.At) < askAgain || isPinned(s, known.Digest)):
 		s.Logger.Warn("registry does not say what a tag means, so it means what it meant", "image", r.Canonical,
 			"digest", known.Digest, "asked", known.At, "error", err)
 		return known.Digest, known.At, nil

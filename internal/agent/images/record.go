@@ -37,6 +37,8 @@ type imageRecord struct {
 	Layers   []string // diff ids to mount, bottom first, each once
 	// Unsaid: the manifest was made here, its layers' digests are their diff ids.
 	Unsaid bool `json:",omitempty"`
+	// Pinned: it is kept although nothing uses it.
+	Pinned bool `json:",omitempty"`
 }
 
 // refRecord is what a reference meant when it was asked last.

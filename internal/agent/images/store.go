@@ -276,6 +276,7 @@ type Info struct {
 	Layers int
 	Bytes  int64 // unpacked; layers that images share count in each
 	InUse  int   // how many hold it
+	Pinned bool  // it stays although nothing uses it
 	Used   time.Time
 }
 
@@ -285,7 +286,7 @@ func (s *Store) List() []Info {
 	defer s.mu.Unlock()
 	var list []Info
 	for _, im := range s.images {
-		info := Info{Digest: im.record.Digest, Layers: len(im.record.Layers), InUse: im.refs, Used: im.used}
+		info := Info{Digest: im.record.Digest, Layers: len(im.record.Layers), InUse: im.refs, Used: im.used, Pinned: im.record.Pinned}
 		for _, diff := range im.record.Layers {
 			if l := s.current[diff]; l != nil && im.record.Shift == s.Shift {
 				info.Bytes += l.record.Tree.Bytes
