@@ -54,7 +54,7 @@ func root() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.AddCommand(agentCommand(), dialCommand(), devicesCommand(), &cobra.Command{
+	cmd.AddCommand(agentCommand(), dialCommand(), devicesCommand(), imagesCommand(), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,

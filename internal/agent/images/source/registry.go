@@ -31,6 +31,9 @@ type Grant struct {
 	// Authorization is the value of that header for this repository, as "Bearer …". Empty:
 	// anonymous.
 	Authorization string
+	// Username and Password are of a login, for those who have one of their own; the registry gets them,
+	// and the service that it gets its tokens from. Agents have none: theirs stays on the server.
+	Username, Password string
 	// Insecure allows plain http, and registries of this machine.
 	Insecure bool
 	// Until is when it ends. Zero: it is used for a minute.
@@ -148,7 +151,7 @@ func (r *Registry) reach(ctx context.Context, target Reference, g Grant) (*sessi
 	if s.until.IsZero() {
 		s.until = time.Now().Add(defaultUntil)
 	}
-	rt, scheme, err := r.authorize(ctx, target, g.Authorization, g.Insecure)
+	rt, scheme, err := r.authorize(ctx, target, g)
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +162,8 @@ func (r *Registry) reach(ctx context.Context, target Reference, g Grant) (*sessi
 
 // authorize finds out how the registry wants to be spoken to: by which scheme, and with which
 // tokens.
-func (r *Registry) authorize(ctx context.Context, target Reference, header string, plain bool) (http.RoundTripper, string, error) {
-	host := target.repo.RegistryStr()
+func (r *Registry) authorize(ctx context.Context, target Reference, g Grant) (http.RoundTripper, string, error) {
+	host, header, plain := target.repo.RegistryStr(), g.Authorization, g.Insecure
 	base := guard{inner: r.http, destinations: r.destinations, plain: plain, local: plain && isHere(hostOf(host))}
 	var opts []name.Option
 	if plain {
@@ -170,9 +173,13 @@ func (r *Registry) authorize(ctx context.Context, target Reference, header strin
 	if err != nil {
 		return nil, "", failure.Unusable("registry %q: %v", host, err)
 	}
-	// Without a header of the server's, tokens are got as anybody gets them.
+	// Without a header of the server's, tokens are got as anybody gets them, or by a login.
 	if header == "" {
-		rt, err := transport.NewWithContext(ctx, reg, authn.Anonymous, base, []string{target.repo.Scope(transport.PullScope)})
+		who := authn.Anonymous
+		if g.Username != "" {
+			who = &authn.Basic{Username: g.Username, Password: g.Password}
+		}
+		rt, err := transport.NewWithContext(ctx, reg, who, base, []string{target.repo.Scope(transport.PullScope)})
 		// The transport puts the scheme that it found in place of this one.
 		return rt, "https", r.answer(ctx, err)
 	}
