@@ -146,6 +146,7 @@ var rules = []rule{
 	{place: "internal/door", may: append([]string{"internal/conns"}, services...)},
 	{place: "internal/images", may: append([]string{"internal/agent/images/source"}, services...)},
 	{place: "internal/imagecache", may: []string{".", "internal/agent/destinations", "internal/agent/images/failure", "internal/agent/images/source", "internal/wire/agent"}, third: []string{"github.com/google/go-containerregistry"}},
+	{place: "internal/imagearch", may: []string{".", "internal/agent/destinations", "internal/agent/images/source", "internal/wire/agent"}},
 	{place: "internal/httpapi/schema", third: []string{"github.com/danielgtaylor/huma/v2"}},
 	{place: "internal/httpapi/eventstream", may: []string{".", "api", "internal/state", "internal/present", "internal/problem", "internal/httpapi/schema", "internal/door"}},
 	{place: "internal/httpapi", may: []string{"internal/httpapi/eventstream", ".", "api", "internal/state", "internal/present", "internal/explain", "internal/problem", "internal/claim", "internal/inside", "internal/submit", "internal/images", "internal/operate", "internal/history", "internal/httpapi/schema", "internal/door", "internal/metrics", "internal/socket", "internal/clock", "internal/config", "internal/wire/init"},

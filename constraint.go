@@ -17,6 +17,8 @@ type Constraint struct {
 	Values    []string `json:"values,omitempty" cbor:"4,keyasint,omitempty"`
 
 	read func(string) bool // of op and value, where reading them takes time; see Ready
+	// from is what the condition comes from, for users who have not written it; empty: they have.
+	from string
 }
 
 // Constraint operators. An attribute that is not set equals nothing and differs
@@ -47,6 +49,13 @@ const MetaPrefix = "meta."
 
 // String is the constraint as users write it.
 func (c *Constraint) String() string {
+	if c.from != "" {
+		return c.text() + " (" + c.from + ")"
+	}
+	return c.text()
+}
+
+func (c *Constraint) text() string {
 	switch c.Op {
 	case OpIn, OpNotIn:
 		return c.Attribute + " " + c.Op + " " + strings.Join(c.Values, ", ")

@@ -10,6 +10,21 @@ type Token string
 // InstanceID is the provider's name of the machine behind a node.
 type InstanceID string
 
+// AttributeArch is the attribute with the architecture of a node's machine as Go calls it: amd64, arm64.
+const AttributeArch = "arch"
+
+// ImageNeeds is the condition on a node's attributes of an image that is for these architectures; false:
+// they are not known, and it has none.
+func ImageNeeds(architectures []string) (c Constraint, known bool) {
+	switch len(architectures) {
+	case 0:
+		return c, false
+	case 1:
+		return Constraint{Attribute: AttributeArch, Op: OpEqual, Value: architectures[0], from: "its image"}, true
+	}
+	return Constraint{Attribute: AttributeArch, Op: OpIn, Values: architectures, from: "its image"}, true
+}
+
 // AttributeContainers is the attribute of nodes that run containers: with what, as "crun 1.8.1".
 const AttributeContainers = "containers"
 

@@ -60,11 +60,16 @@ func (s *Server) newServices() (_ *services, err error) {
 	if err != nil {
 		return nil, err
 	}
+	arch, err := s.openArchitectures()
+	if err != nil {
+		return nil, err
+	}
 	out.submit, err = submit.New(submit.Config{
 		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Uploads: s.blobs, Fits: fits, Running: s.config, Planning: out.planning,
-		Paused:       func() string { return s.known().Paused() },
-		NoContainers: func() string { return NoContainers(s.config()) },
-		NoBridge:     func() string { return NoBridge(s.config()) },
+		Paused:        func() string { return s.known().Paused() },
+		Architectures: arch.of,
+		NoContainers:  func() string { return NoContainers(s.config()) },
+		NoBridge:      func() string { return NoBridge(s.config()) },
 	})
 	if err != nil {
 		return nil, err

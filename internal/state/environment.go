@@ -134,7 +134,7 @@ func (f *EnvironmentSet) apply(s *State, now muster.Time) (any, error) {
 	if _, taken := s.t.jobsUID.Get(&Job{UID: f.UID}); taken {
 		return nil, muster.Faultf(muster.FaultAlreadyExists, "environment uid %s is taken", f.UID)
 	}
-	run, err := NewRun(f.Key, f.UID, version+1, f.Spec.Job())
+	run, err := NewImageRun(f.Key, f.UID, version+1, f.Spec.Job(), f.Architectures)
 	if err != nil {
 		return nil, muster.Faultf(muster.FaultInvalid, "%v", err)
 	}
@@ -164,7 +164,7 @@ func (s *State) changeEnvironment(before *Job, f *EnvironmentSet) (any, error) {
 	spec := f.Spec.Job()
 	if f.Rollout || !before.Run.Spec.Equal(spec) || before.Env.Spec.Frozen != f.Spec.Frozen {
 		out.Version++
-		run, err := NewRun(f.Key, before.UID, out.Version, spec)
+		run, err := NewImageRun(f.Key, before.UID, out.Version, spec, f.Architectures)
 		if err != nil {
 			return nil, muster.Faultf(muster.FaultInvalid, "%v", err)
 		}

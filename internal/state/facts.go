@@ -140,6 +140,8 @@ type JobSubmitted struct {
 	Note string `cbor:"8,keyasint,omitempty"`
 	// Reverts is the version of it whose spec this is, to go back to.
 	Reverts uint64 `cbor:"9,keyasint,omitempty"`
+	// Architectures are those that the image is for, as AttributeArch has them; empty: not known, or any.
+	Architectures []string `cbor:"10,keyasint,omitempty"`
 }
 
 // Submitted is the answer to JobSubmitted.

@@ -19,6 +19,8 @@ type EnvironmentSet struct {
 	// Rollout makes a new version of it even if nothing is changed: runners that nobody has are replaced, and nodes ask anew
 	// what the tag of the image means.
 	Rollout bool `cbor:"6,keyasint,omitempty"`
+	// Architectures are those that the image is for; see JobSubmitted.
+	Architectures []string `cbor:"7,keyasint,omitempty"`
 }
 
 // EnvironmentChange is the answer to EnvironmentSet.

@@ -28,6 +28,8 @@ const (
 	FormatPoolVolumes Format = 6
 	// FormatServers is the first format with what is known of the servers of a cluster.
 	FormatServers Format = 7
+	// FormatImageArch is the first format with the architectures that a job's image is for.
+	FormatImageArch Format = 7
 	// FormatFloor is the lowest gate at which the control loops work. A leader raises the gate to it before it
 	// starts them. What is written above the floor needs a fallback for a lower gate.
 	FormatFloor Format = 4
@@ -38,37 +40,41 @@ const (
 // it only because of a fact of that format, or because the gate was that high when the row was written: servers
 // of an older version apply the same facts and must come to the same state.
 var since = map[string]Format{
-	"state.FormatRaised":                2,
-	"state.Meta.Format":                 2,
-	"state.Meta.FormatBy":               2,
-	"state.NodeHealthChanged.Incapable": 2,
-	"state.Node.Incapable":              2,
-	"state.NodeGone.UnlessHeld":         2,
-	"state.Receipt.At":                  2,
-	"state.EnvironmentSet.Rollout":      2,
-	"api.EnvironmentSpec.MaxTTL":        2,
-	"api.EnvironmentSpec.LockUser":      2,
-	"api.Template.Hostname":             3,
-	"state.NodeGone.IfUnchangedSince":   4,
-	"state.ImageLoaded":                 4,
-	"state.ImageRemoved":                4,
-	"row 17":                            4,
-	"state.AllocUpdate.CPU":             5,
-	"state.AllocUpdate.PeakMemory":      5,
-	"state.Alloc.CPU":                   5,
-	"state.Alloc.PeakMemory":            5,
-	"state.Alloc.Cost":                  5,
-	"api.Template.Volumes":              5,
-	"muster.Offering.Weight":            5,
-	"state.NodeLaunching.HostKey":       5,
-	"state.NodeAdopted.HostKey":         5,
-	"state.NodeRekeyed":                 5,
-	"state.Node.HostKey":                5,
-	"state.Pool.Volumes":                6,
-	"state.Pool.VolumesWritable":        6,
-	"state.ServerSeen":                  7,
-	"state.ServerRemoved":               7,
-	"row 18":                            7,
+	"state.FormatRaised":                 2,
+	"state.Meta.Format":                  2,
+	"state.Meta.FormatBy":                2,
+	"state.NodeHealthChanged.Incapable":  2,
+	"state.Node.Incapable":               2,
+	"state.NodeGone.UnlessHeld":          2,
+	"state.Receipt.At":                   2,
+	"state.EnvironmentSet.Rollout":       2,
+	"api.EnvironmentSpec.MaxTTL":         2,
+	"api.EnvironmentSpec.LockUser":       2,
+	"api.Template.Hostname":              3,
+	"state.NodeGone.IfUnchangedSince":    4,
+	"state.ImageLoaded":                  4,
+	"state.ImageRemoved":                 4,
+	"row 17":                             4,
+	"state.AllocUpdate.CPU":              5,
+	"state.AllocUpdate.PeakMemory":       5,
+	"state.Alloc.CPU":                    5,
+	"state.Alloc.PeakMemory":             5,
+	"state.Alloc.Cost":                   5,
+	"api.Template.Volumes":               5,
+	"muster.Offering.Weight":             5,
+	"state.NodeLaunching.HostKey":        5,
+	"state.NodeAdopted.HostKey":          5,
+	"state.NodeRekeyed":                  5,
+	"state.Node.HostKey":                 5,
+	"state.Pool.Volumes":                 6,
+	"state.Pool.VolumesWritable":         6,
+	"state.ServerSeen":                   7,
+	"state.ServerRemoved":                7,
+	"row 18":                             7,
+	"state.JobSubmitted.Architectures":   7,
+	"state.EnvironmentSet.Architectures": 7,
+	"state.Run.Architectures":            7,
+	"state.PastVersion.Architectures":    7,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

@@ -26,9 +26,14 @@ const (
 	maxReceipts = 10_000
 )
 
-// NewRun derives what is shared by a version's allocations.
+// NewRun derives what is shared by a version's allocations. Nothing is known of its image.
 func NewRun(key muster.JobKey, uid muster.JobUID, version uint64, spec *api.JobSpec) (*Run, error) {
-	r := &Run{Key: key, UID: uid, Version: version, Spec: spec}
+	return NewImageRun(key, uid, version, spec, nil)
+}
+
+// NewImageRun is NewRun for a version whose image is for these architectures; empty: not known, or any.
+func NewImageRun(key muster.JobKey, uid muster.JobUID, version uint64, spec *api.JobSpec, architectures []string) (*Run, error) {
+	r := &Run{Key: key, UID: uid, Version: version, Spec: spec, Architectures: architectures}
 	return r, r.derive()
 }
 
@@ -68,6 +73,9 @@ func (r *Run) derive() error {
 	}
 	if s.Image != "" {
 		r.needs = append(r.needs, muster.Isolation(s.Isolation).Needs()...)
+		if c, known := muster.ImageNeeds(r.Architectures); known {
+			r.needs = append(r.needs, c)
+		}
 	}
 	if s.Runtime != "" {
 		r.needs = append(r.needs, muster.RuntimeNeeds(s.Runtime))
@@ -109,6 +117,9 @@ func (r *Run) shape() ShapeID {
 	}
 	if s.Image != "" {
 		b = fmt.Appendf(b, " image isolation=%s runtime=%s", s.Isolation, s.Runtime)
+		if len(r.Architectures) > 0 {
+			b = fmt.Appendf(b, " for=%q", r.Architectures)
+		}
 	}
 	for _, c := range volumeNeeds(s.Volumes) {
 		b = fmt.Appendf(b, " %s=%q", c.Attribute, c.Value)
@@ -213,7 +224,7 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 	if _, taken := s.t.jobsUID.Get(&Job{UID: out.UID}); taken && !replaces {
 		return nil, muster.Faultf(muster.FaultAlreadyExists, "job uid %s is taken", out.UID)
 	}
-	run, err := NewRun(f.Key, out.UID, out.Version, f.Spec)
+	run, err := NewImageRun(f.Key, out.UID, out.Version, f.Spec, f.Architectures)
 	if err != nil {
 		return nil, muster.Faultf(muster.FaultInvalid, "%v", err)
 	}

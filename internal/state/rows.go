@@ -17,6 +17,9 @@ type Run struct {
 	Version uint64        `cbor:"3,keyasint"`
 	// Spec has its defaults filled in.
 	Spec *api.JobSpec `cbor:"4,keyasint"`
+	// Architectures are those that the image is for, as the server knew them when this version was
+	// submitted; empty: not known, or any.
+	Architectures []string `cbor:"5,keyasint,omitempty"`
 	// Ask is Spec.Resources in the words of package muster; derived.
 	Ask muster.Resources `cbor:"-"`
 	// Names is what it asks for of things that have names; nil: nothing; derived.
@@ -33,7 +36,7 @@ type Run struct {
 	retry api.RestartOn
 	// make is what Make tells; derived.
 	make string
-	// needs are Spec.Constraints, ready to be met; derived.
+	// needs are Spec.Constraints and what follows from the rest of Spec, ready to be met; derived.
 	needs []muster.Constraint
 }
 

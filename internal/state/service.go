@@ -48,6 +48,8 @@ type PastVersion struct {
 	// Rollout is what had become of it.
 	Rollout muster.RolloutStage `cbor:"5,keyasint"`
 	Reason  string              `cbor:"6,keyasint,omitempty"`
+	// Architectures are those that its image is for, as Run has them.
+	Architectures []string `cbor:"7,keyasint,omitempty"`
 }
 
 // maxPast bounds how many versions are remembered beside the present one.
@@ -108,7 +110,8 @@ func (a *Alloc) works() muster.Time {
 // update gives a live standing job another spec.
 func (s *State) updateJob(before *Job, f *JobSubmitted, run *Run, now muster.Time) {
 	after, st := *before, *before.Standing
-	past := PastVersion{Version: before.Version, Submitted: before.Submitted, Spec: before.Run.Spec, Note: st.Note, Rollout: st.Rollout, Reason: st.Reason}
+	past := PastVersion{Version: before.Version, Submitted: before.Submitted, Spec: before.Run.Spec, Note: st.Note, Rollout: st.Rollout, Reason: st.Reason,
+		Architectures: before.Run.Architectures}
 	st.Past = append(slices.Clone(st.Past[max(len(st.Past)-maxPast+1, 0):]), past)
 	st.Note, st.Reverts = f.Note, f.Reverts
 	after.Run, after.Version, after.Submitted = run, run.Version, now

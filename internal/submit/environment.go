@@ -43,6 +43,9 @@ func (s *Service) proposeEnvironment(ctx context.Context, spec *api.EnvironmentS
 		problems = s.disallowed(runner)
 		spec.Isolation = runner.Isolation
 	}
+	if len(problems) == 0 {
+		f.Architectures, problems = s.architectures(ctx, spec.Job())
+	}
 	if len(problems) > 0 {
 		for i := range problems {
 			problems[i].Location = joined("body.spec", problems[i].Location)

@@ -37,6 +37,9 @@ type Config struct {
 	// Fits says whether some offering or node can hold a member of a job, and in one sentence
 	// where, or what it is short of. The spec has its defaults.
 	Fits func(spec *api.JobSpec, snap *state.Snapshot) (ok bool, why string)
+	// Architectures finds out for which architectures an image is; none if that is not known, or makes no
+	// difference. Optional: without, images are for any.
+	Architectures func(ctx context.Context, image string) []string
 	// Running is the configuration that the server runs with now: its policies count. Optional:
 	// without, everything is allowed.
 	Running func() *api.ServerConfig
@@ -97,6 +100,9 @@ func (s *Service) Job(ctx context.Context, q *api.JobSubmission, key string) (*s
 	if len(problems) == 0 {
 		problems = s.refused(&q.Spec)
 	}
+	if len(problems) == 0 {
+		f.Architectures, problems = s.architectures(ctx, &q.Spec)
+	}
 	if len(problems) > 0 {
 		for i := range problems {
 			problems[i].Location = joined("body.spec", problems[i].Location)
@@ -134,16 +140,20 @@ func (s *Service) Validate(ctx context.Context, q *api.JobSubmission, plan bool)
 	if len(problems) == 0 {
 		problems = s.refused(&q.Spec)
 	}
+	var architectures []string
+	if len(problems) == 0 {
+		architectures, problems = s.architectures(ctx, &q.Spec)
+	}
 	out := &api.JobValidation{Spec: q.Spec, Problems: problems}
 	if len(problems) == 0 {
 		snap := s.cfg.State.Latest()
-		out.Fits, out.Why = s.cfg.Fits(&q.Spec, snap)
+		out.Fits, out.Why = s.cfg.Fits(placedSpec(&q.Spec, architectures), snap)
 		if plan {
 			if err := s.cfg.Planning.Take(ctx); err != nil {
 				return nil, err
 			}
 			defer s.cfg.Planning.Leave()
-			out.Plan = planOf(q, snap, s.cfg.Clock.Now())
+			out.Plan = planOf(q, architectures, snap, s.cfg.Clock.Now())
 			out.Plan.Paused = s.cfg.Paused()
 		}
 	}
@@ -151,10 +161,10 @@ func (s *Service) Validate(ctx context.Context, q *api.JobSubmission, plan bool)
 }
 
 // planOf is what a submission would do now. A job without a name gets one, as if it were submitted.
-func planOf(s *api.JobSubmission, snap *state.Snapshot, now muster.Time) *api.JobPlan {
+func planOf(s *api.JobSubmission, architectures []string, snap *state.Snapshot, now muster.Time) *api.JobPlan {
 	f := &state.JobSubmitted{
 		Key: muster.JobKey{Namespace: muster.Namespace(s.Spec.Namespace), Name: s.Spec.Name},
-		UID: newUID(time.Now()), Spec: &s.Spec, IfVersion: s.IfVersion, Replace: s.Replace,
+		UID: newUID(time.Now()), Spec: &s.Spec, IfVersion: s.IfVersion, Replace: s.Replace, Architectures: architectures,
 	}
 	if f.Key.Name == "" {
 		f.Key.Name = "job-" + random(5)

@@ -31,7 +31,7 @@ func (s *Service) Scale(ctx context.Context, j *state.Job, q *api.JobScale) (*st
 	spec := j.Run.Spec.Clone()
 	spec.Count = q.Count
 	version := j.Version
-	return s.resubmit(ctx, &state.JobSubmitted{Key: j.Key, UID: j.UID, Spec: spec, IfVersion: &version,
+	return s.resubmit(ctx, &state.JobSubmitted{Key: j.Key, UID: j.UID, Spec: spec, IfVersion: &version, Architectures: j.Run.Architectures,
 		Note: cmp.Or(q.Reason, fmt.Sprintf("scaled from %d to %d", j.Count(), q.Count))}, q.IfVersion)
 }
 

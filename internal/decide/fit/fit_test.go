@@ -101,6 +101,41 @@ func TestOperators(t *testing.T) {
 	}
 }
 
+// An image that is for one architecture keeps its job away from nodes and offerings of another; the user,
+// who has written no condition, is told where it comes from. Unknown images go anywhere.
+func TestImagesHaveArchitectures(t *testing.T) {
+	c := fittest.Read(t, "node n1 arch=amd64 containers=crun\nnode n2 arch=arm64 containers=crun")
+	pool := &state.Pool{Name: "p", Provider: "p"}
+	for _, tc := range []struct{ architectures, n1, n2 string }{
+		{"", "", ""}, {"amd64", "", "arch = amd64 (its image)"}, {"arm64", "arch = arm64 (its image)", ""}, {"amd64 arm64", "", ""},
+		{"riscv64 s390x", "arch in riscv64, s390x (its image)", "arch in riscv64, s390x (its image)"},
+	} {
+		f, err := fittest.Job("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Spec.Image, f.Spec.Command = "web:1", []string{"serve"}
+		run, err := state.NewImageRun(f.Key, f.UID, 1, f.Spec, strings.Fields(tc.architectures))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := fit.ShapeOf(run)
+		for node, want := range map[muster.NodeID]string{"n1": tc.n1, "n2": tc.n2} {
+			n := c.Snapshot().Node(node)
+			if got := fit.Feasible(s, n); got != want {
+				t.Errorf("%s on %s: %q", tc.architectures, node, got)
+			}
+			o := muster.Offering{Provider: "p", Name: "o", Capacity: muster.Resources{CPU: 64000, Memory: 64 * muster.GiB, Disk: 64 * muster.GiB}, Attributes: map[string]string{"arch": n.Attributes["arch"], "containers": "crun"}}
+			if got, _ := fit.OfferingFits(s, pool, &o); got.What != want {
+				t.Errorf("%s of an offering for %s: %+v", tc.architectures, n.Attributes["arch"], got)
+			}
+		}
+		if plain, err := state.NewRun(f.Key, f.UID, 1, f.Spec); err != nil || (plain.Shape == run.Shape) != (tc.architectures == "") {
+			t.Errorf("%s: shapes %s and %s: %v", tc.architectures, plain.Shape, run.Shape, err)
+		}
+	}
+}
+
 func TestOfferingFits(t *testing.T) {
 	pool := &state.Pool{Name: "gpu", Provider: "aws", Offerings: []muster.OfferingName{"big"}}
 	offering := muster.Offering{Provider: "aws", Name: "big", Zone: "z1", Market: muster.Spot,

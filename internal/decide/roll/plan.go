@@ -296,5 +296,5 @@ func Revert(j *state.Job, to *state.PastVersion, why string) *state.JobSubmitted
 	spec := to.Spec.Clone()
 	spec.Count, spec.Priority = j.Run.Spec.Count, j.Run.Spec.Priority
 	version := j.Version
-	return &state.JobSubmitted{Key: j.Key, UID: j.UID, Spec: spec, IfVersion: &version, Note: why, Reverts: to.Version}
+	return &state.JobSubmitted{Key: j.Key, UID: j.UID, Spec: spec, IfVersion: &version, Note: why, Reverts: to.Version, Architectures: to.Architectures}
 }

@@ -134,6 +134,9 @@ func isAttestation(d v1.Descriptor) bool {
 		d.Platform != nil && d.Platform.OS == "unknown" && d.Platform.Architecture == "unknown"
 }
 
+// elsewhere is what a user can do about an image that is not for the machine of a node.
+const elsewhere = "; a constraint on arch keeps the job on nodes that can run it"
+
 // choose takes the image for a platform out of an index.
 func choose(index Document, want Platform) (v1.Descriptor, error) {
 	m, err := v1.ParseIndexManifest(bytes.NewReader(index.Data))
@@ -167,7 +170,7 @@ func chooseFrom(list []v1.Descriptor, want Platform) (v1.Descriptor, error) {
 		if len(exist) == 0 {
 			return v1.Descriptor{}, failure.Unusable("its index names no image")
 		}
-		return v1.Descriptor{}, failure.Unusable("there is none for %s, only for %s", want, failure.Bounded(strings.Join(slices.Sorted(maps.Keys(exist)), ", ")))
+		return v1.Descriptor{}, failure.Unusable("there is none for %s, only for %s%s", want, failure.Bounded(strings.Join(slices.Sorted(maps.Keys(exist)), ", ")), elsewhere)
 	}
 	return *best, nil
 }
@@ -276,7 +279,7 @@ func NewContent(manifest, config Document, want Platform) (*Content, error) {
 	}
 	have := Platform{OS: c.OS, Architecture: c.Architecture, Variant: c.Variant}
 	if have.OS != "" && have.Architecture != "" && fits(have, want) == 0 {
-		return nil, failure.Unusable("it is for %s, and this node is %s", failure.Bounded(have.String()), want)
+		return nil, failure.Unusable("it is for %s, and this node is %s%s", failure.Bounded(have.String()), want, elsewhere)
 	}
 	// Each layer needs its diff id, which alone says what must be unpacked.
 	if len(c.RootFS.DiffIDs) != len(m.Layers) {
