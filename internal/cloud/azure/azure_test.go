@@ -464,6 +464,32 @@ func TestResolveNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// An image of one architecture beside sizes of two is seen before a machine does not boot.
+func TestAnImageOfAnotherArchitectureIsSeen(t *testing.T) {
+	c := azuretest.New(t, azuretest.Options{})
+	for image, want := range map[string]string{"": "", "Debian:debian-12:12-gen2:latest": "image for arm64: it is for x64", "Debian:debian-12:12-arm64:0.20261101.1": "image for amd64: it is for Arm64"} {
+		p := started(t, c, "o", func(c *Config) {
+			c.Types = []string{"Standard_D2ps_v5", "Standard_D2s_v5"}
+			if image != "" {
+				c.Image = image
+			}
+		})
+		all, err := p.Resolve(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, r := range all {
+			if r.Problem != "" {
+				got += r.What + ": " + r.Problem
+			}
+		}
+		if want == "" && got != "" || !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q", image, got)
+		}
+	}
+}
+
 func TestConfigIsRefusedInSentences(t *testing.T) {
 	for want, edit := range map[string]func(*Config){
 		"name and owner are missing": func(c *Config) { c.Owner = "" },

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/driver"
@@ -100,10 +102,35 @@ func (p *Provider) resolveOffers(ctx context.Context) ([]cloud.Resolved, error) 
 				continue
 			}
 			r.Value = strings.Join([]string{p.image.publisher, p.image.offer, p.image.sku[arch], version}, ":")
+			if r.Problem, err = p.wrongImage(ctx, arch, version); err != nil {
+				return nil, err
+			}
 		}
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// wrongImage says why sizes of an architecture cannot boot a version of the image of the marketplace;
+// empty: they can, or nobody says for what it is.
+func (p *Provider) wrongImage(ctx context.Context, arch, version string) (string, error) {
+	ctx, sent := driver.Trace(ctx)
+	sku := p.image.sku[arch]
+	got, err := p.images.Get(ctx, p.cfg.Location, p.image.publisher, p.image.offer, sku, version, nil)
+	if err != nil {
+		f := p.fault(call{what: fmt.Sprintf("image %s:%s:%s:%s", p.image.publisher, p.image.offer, sku, version), sent: sent}, err)
+		if muster.IsKind(f, muster.FaultAuth) || muster.IsKind(f, muster.FaultInvalid) || muster.IsKind(f, muster.FaultNotFound) {
+			return f.Error(), nil
+		}
+		return "", f
+	}
+	if got.Properties == nil || got.Properties.Architecture == nil {
+		return "", nil
+	}
+	if is := of(got.Properties.Architecture); (is == armcompute.ArchitectureTypesArm64) != (arch == "arm64") {
+		return fmt.Sprintf("it is for %s: name sizes of one architecture in types, or an image that has both", is), nil
+	}
+	return "", nil
 }
 
 func (p *Provider) resolveQuotas(ctx context.Context) ([]cloud.Resolved, error) {

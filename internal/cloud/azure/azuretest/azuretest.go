@@ -167,6 +167,7 @@ func (c *Cloud) handler() http.Handler {
 		"GET " + sub + "/skus":                                   {SKUs, c.listSKUs},
 		"GET " + sub + "/locations/{location}/usages":            {Usages, c.listUsages},
 		"GET " + sub + version:                                   {Images, c.listVersions},
+		"GET " + sub + version + "/{version}":                    {Images, c.getVersion},
 		"GET " + sub + "/locations/{location}/operations/{id}":   {Poll, c.pollOperation},
 		"GET /api/retail/prices":                                 {Prices, c.listPrices},
 	} {

@@ -108,6 +108,20 @@ func (c *Cloud) listVersions(w http.ResponseWriter, r *http.Request) {
 	standin.JSON(w, http.StatusOK, []any{map[string]any{"name": v, "location": Location}})
 }
 
+// getVersion is one version of an image. That it is for ARM is in the name of its SKU.
+func (c *Cloud) getVersion(w http.ResponseWriter, r *http.Request) {
+	v := versionOf(r.PathValue("publisher"), r.PathValue("offer"), r.PathValue("sku"))
+	if v == "" || v != r.PathValue("version") {
+		refuse(w, http.StatusNotFound, "NotFound", "Artifact: VMImage was not found.")
+		return
+	}
+	arch := "x64"
+	if strings.HasSuffix(r.PathValue("sku"), "-arm64") {
+		arch = "Arm64"
+	}
+	reply(w, http.StatusOK, map[string]any{"name": v, "location": Location, "properties": map[string]any{"architecture": arch}})
+}
+
 func (c *Cloud) getSubnet(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != Subnet {
 		refuse(w, http.StatusNotFound, "ResourceNotFound", "The subnet was not found.")
