@@ -15,7 +15,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/safetar intern
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/peers ./internal/cluster ./internal/forward ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/agent/outputs ./internal/agent/launch ./internal/agent/destinations ./internal/agent/rootless ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/history/... ./internal/socket/... ./internal/blob/... ./internal/images/... ./client/... ./internal/server/... ./internal/cloud/driver ./internal/cloud/ec2/... ./internal/cloud/standin/... ./internal/sim/... ./internal/cloud/qemu ./internal/cloud/hetzner/... ./internal/cloud/openstack/... ./internal/cloud/azure/... ./internal/cloud/gce/... ./internal/agent/metadata
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history bench-clouds replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clouds e2e-clouds-short e2e-ha e2e-ha-short e2e-ec2sdk e2e-openstack e2e-clock e2e-packages clean install uninstall packages FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history bench-clouds replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clouds e2e-clouds-short e2e-ha e2e-ha-short e2e-ec2sdk e2e-openstack e2e-clock e2e-packages clean install uninstall packages FORCE nodes
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -34,6 +34,10 @@ bin/muster-node: $(INIT) FORCE
 bin/muster: FORCE
 	@mkdir -p bin
 	$(BUILD) -o $@ ./cmd/muster
+
+# The agents that a server needs for nodes of the other architecture, beside its own: for EC2's Graviton, Hetzner's CAX and so on.
+nodes: build
+	@for arch in amd64 arm64; do GO=$(GO) packaging/programs $(VERSION) $$arch bin/linux-$$arch muster-node && mv bin/linux-$$arch/muster-node bin/muster-node-linux-$$arch && rm -r bin/linux-$$arch || exit 1; done
 
 FORCE:
 

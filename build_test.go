@@ -1,10 +1,13 @@
 package muster_test
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -47,6 +50,47 @@ func TestBuildsAreReproducible(t *testing.T) {
 	other := build("a/much/longer/place", "GOFLAGS=-tags=something -ldflags=-X=main.x=y", "GOAMD64=v3", "USER=somebody")
 	if one != other {
 		t.Errorf("%x\n%x", one, other)
+	}
+}
+
+// Servers of either architecture have agents for both: these are built as packages have them, whatever
+// machine this is, and carry the init of their own architecture.
+func TestProgramsForBothArchitectures(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip(err)
+	}
+	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+		dir := filepath.Join(t.TempDir(), arch)
+		if out, err := exec.Command("packaging/programs", "v-test", arch, dir, "muster-node").CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", arch, err, out)
+		}
+		for _, name := range []string{"muster-init", "muster-node"} {
+			f, err := elf.Open(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Machine != machine {
+				t.Errorf("%s for %s is for %s", name, arch, f.Machine)
+			}
+			_ = f.Close()
+		}
+		inner, err := os.ReadFile(filepath.Join(dir, "muster-init"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if outer, err := os.ReadFile(filepath.Join(dir, "muster-node")); err != nil || !bytes.Contains(outer, inner) {
+			t.Errorf("muster-node for %s does not have the muster-init for %[1]s in it: %v", arch, err)
+		}
+	}
+	// What is built for one architecture alone is looked at here and nowhere else.
+	other := "arm64"
+	if runtime.GOARCH == other {
+		other = "amd64"
+	}
+	vet := exec.Command("go", "vet", "-trimpath", "./cmd/muster-node", "./cmd/muster-init", "./internal/agent/...", "./internal/sandbox/...")
+	vet.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+other)
+	if out, err := vet.CombinedOutput(); err != nil {
+		t.Errorf("for %s: %v\n%s", other, err, out)
 	}
 }
 

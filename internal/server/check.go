@@ -35,7 +35,7 @@ func (s *Server) check(ctx context.Context, name muster.ProviderName, want api.P
 	if want.DryRun {
 		ctx, cancel := context.WithTimeout(ctx, want.Timeout.Std())
 		defer cancel()
-		return check.Dry(ctx, p, say)
+		return check.Dry(ctx, p, l.reach.HasProgram, say)
 	}
 	return check.Run(ctx, check.Config{
 		Name: name, Provider: p, Boot: func(t muster.Token) (cloud.Boot, error) { return l.fleet.Boot(name, t) },

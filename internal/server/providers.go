@@ -226,7 +226,8 @@ func (s *Server) reach(propose func(context.Context, state.Fact) error) (*reach.
 		programs.Dirs = append(programs.Dirs, s.cfg.NodeBinaries)
 	}
 	if own != "" {
-		programs.Dirs = append(programs.Dirs, filepath.Dir(own))
+		// Packages have the programs for other architectures in lib/muster.
+		programs.Dirs = append(programs.Dirs, filepath.Dir(own), filepath.Join(filepath.Dir(own), "..", "lib", "muster"))
 	}
 	var rekeyed func(context.Context, muster.NodeID, string) error
 	if propose != nil {

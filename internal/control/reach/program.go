@@ -72,7 +72,7 @@ func (p *Programs) path(arch string) (string, error) {
 	if arch == runtime.GOARCH && p.Own != "" {
 		return p.Own, nil
 	}
-	return "", muster.Faultf(muster.FaultInvalid, "there is no %s in %q: put muster-node for that architecture there (node_binaries)", name, p.Dirs)
+	return "", muster.Faultf(muster.FaultInvalid, "there is no %s in %q: put muster-node for that architecture there (node_binaries; packages of Muster have it, and `make nodes` builds it)", name, p.Dirs)
 }
 
 // hash returns the hash of a file. It reads the file only if its size or time has changed.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -418,6 +419,17 @@ func TestAgentDoesNotStart(t *testing.T) {
 	if err := r.reach.StartAgent(t.Context(), r.node); !muster.IsKind(err, muster.FaultInvalid) || !strings.Contains(err.Error(), "node_binaries") {
 		t.Error(err)
 	}
+	// A host of another architecture than its offering says: its jobs would fail there.
+	other := "arm64"
+	if runtime.GOARCH == other {
+		other = "amd64"
+	}
+	r.node.Offering.Attributes = map[string]string{"arch": other}
+	if err := r.reach.StartAgent(t.Context(), r.node); !muster.IsKind(err, muster.FaultInvalid) || !strings.Contains(err.Error(), "it is "+runtime.GOARCH+", and its offering says "+other) {
+		t.Error(err)
+	}
+	// What an operator calls otherwise is no architecture.
+	r.node.Offering.Attributes["arch"] = "raspberry"
 	// One that does not run.
 	broken := filepath.Join(t.TempDir(), "muster-node")
 	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho no such thing >&2\nexit 5\n"), 0o755); err != nil {

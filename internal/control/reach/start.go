@@ -58,7 +58,7 @@ func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
 	if err := r.rekey(ctx, c, n); err != nil {
 		return err
 	}
-	program, err := r.put(ctx, c, dir)
+	program, err := r.put(ctx, c, dir, n.Offering.Attributes[muster.AttributeArch])
 	if err != nil {
 		return err
 	}
@@ -141,14 +141,34 @@ func failure(r remote.Result) string {
 	return how + ": " + text
 }
 
-// put makes sure that muster-node for the host's architecture is there, and returns its path.
-func (r *Reach) put(ctx context.Context, c *remote.Conn, dir string) (string, error) {
+// HasProgram returns an error if there is no muster-node here for hosts of an architecture.
+func (r *Reach) HasProgram(arch string) error {
+	_, err := r.cfg.Programs.Find(arch, DefaultDir)
+	return err
+}
+
+// wrongArch returns an error if a host has another architecture than its offering says: jobs would be
+// placed there whose images cannot run. Names of an operator's own are no architectures.
+func wrongArch(host, offered string) error {
+	known := []string{"amd64", "arm64"}
+	if host == offered || !slices.Contains(known, host) || !slices.Contains(known, offered) {
+		return nil
+	}
+	return muster.Faultf(muster.FaultInvalid, "it is %s, and its offering says %s: correct the architecture of the offering, or the image that it boots", host, offered)
+}
+
+// put makes sure that muster-node for the host's architecture is there, and returns its path. offered
+// is the architecture that its offering says; empty: none.
+func (r *Reach) put(ctx context.Context, c *remote.Conn, dir, offered string) (string, error) {
 	facts, err := c.Probe(ctx)
 	if err != nil {
 		return "", err
 	}
 	if !facts.Root {
 		return "", muster.Faultf(muster.FaultAuth, "host %s: %s is not root and may not use sudo without a password: give it NOPASSWD in sudoers, or log in as root", c.Address(), c.User())
+	}
+	if err := wrongArch(facts.Arch, offered); err != nil {
+		return "", fmt.Errorf("host %s: %w", c.Address(), err)
 	}
 	file, err := r.cfg.Programs.Find(facts.Arch, dir)
 	if err != nil {
@@ -235,7 +255,7 @@ func (r *Reach) Clear(ctx context.Context, a cloud.Access, node muster.NodeID) e
 	if err != nil || look.Exit == exitNothing {
 		return err
 	}
-	program, err := r.put(ctx, c, dir)
+	program, err := r.put(ctx, c, dir, "")
 	if err != nil {
 		return err
 	}
