@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 )
 
 const (
@@ -170,6 +171,17 @@ func (a *Answer) check() error {
 		bound(maxWord, "offers[%d]", n, o.Name, o.Zone, o.Market, o.Family)
 		for k, v := range o.Attributes {
 			bound(maxWord, "offers[%d]", n, k, v)
+		}
+		devices := 0
+		for _, d := range o.Devices {
+			bound(maxWord, "offers[%d]", n, d.Kind, d.Model)
+			if d.Count < 0 || d.Count > api.MaxDevices {
+				return fmt.Errorf("offers[%d] has %d devices of a kind; it may have 1 to %d", n, d.Count, api.MaxDevices)
+			}
+			devices += max(d.Count, 1)
+		}
+		if devices > api.MaxDevices {
+			return fmt.Errorf("offers[%d] has %d devices; it may have at most %d", n, devices, api.MaxDevices)
 		}
 		if len(o.Attributes) > maxPairs {
 			return fmt.Errorf("offers[%d] has %d attributes; it may have at most %d", n, len(o.Attributes), maxPairs)

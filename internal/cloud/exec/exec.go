@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/cloud"
 )
 
@@ -93,11 +94,15 @@ func (p *Provider) Offers(ctx context.Context) ([]muster.Offering, error) {
 		if market != muster.OnDemand && market != muster.Spot {
 			return nil, muster.Faultf(muster.FaultTransient, "%s: offering %s: market %q is neither %s nor %s", p.named(opOffers), o.Name, o.Market, muster.OnDemand, muster.Spot)
 		}
+		var devices []muster.Device
+		for _, d := range o.Devices {
+			devices = append(devices, muster.Device{Kind: cmp.Or(d.Kind, api.DefaultDeviceKind), Model: d.Model, Count: max(d.Count, 1), Shared: d.Shared})
+		}
 		out = append(out, muster.Offering{
 			Provider: p.cfg.Name, Name: muster.OfferingName(o.Name), Zone: o.Zone, Market: market,
 			Price: muster.Price(math.Round(o.Price * 1e6)), PriceCap: muster.Price(math.Round(o.PriceCap * 1e6)),
 			Capacity:   muster.Resources{CPU: muster.MilliCPU(math.Round(o.CPU * 1000)), Memory: o.Memory.Bytes(), Disk: o.Disk.Bytes()},
-			Attributes: o.Attributes, Available: o.Available == nil || *o.Available, Limit: o.Limit, Family: o.Family,
+			Attributes: o.Attributes, Devices: devices, Available: o.Available == nil || *o.Available, Limit: o.Limit, Family: o.Family,
 		})
 	}
 	return out, nil

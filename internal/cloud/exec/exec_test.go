@@ -8,6 +8,7 @@ import (
 	"os"
 	osexec "os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,24 @@ func TestWordsOfAProgramAreBounded(t *testing.T) {
 	p = script(t, with(`{"offers": [{"name": "o", "cpu": 1, "memory": "1GiB", "attributes": {"a": "`, `"}}]}`))
 	if _, err := p.Offers(t.Context()); !muster.IsKind(err, muster.FaultTransient) || !strings.Contains(err.Error(), "offers[0] has a value") {
 		t.Errorf("%.300v", err)
+	}
+}
+
+// Offerings say their devices, and no more of them than a node may have.
+func TestOfferingsHaveDevices(t *testing.T) {
+	offers := func(devices string) ([]muster.Offering, error) {
+		return script(t, `echo '{"offers": [{"name": "o", "cpu": 1, "memory": "1GiB", "devices": `+devices+`}]}'`).Offers(t.Context())
+	}
+	got, err := offers(`[{"model": "A100"}, {"kind": "fpga", "count": 2, "shared": true}]`)
+	if err != nil || len(got) != 1 || !slices.Equal(got[0].Devices, []muster.Device{{Kind: "gpu", Model: "A100", Count: 1}, {Kind: "fpga", Count: 2, Shared: true}}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for devices, want := range map[string]string{
+		`[{"count": -1}]`: "-1 devices of a kind", `[{"count": 65}]`: "65 devices of a kind", `[{"count": 60}, {"count": 5}]`: "65 devices; it may have at most 64", `[{"number": 1}]`: "cannot be read",
+	} {
+		if _, err := offers(devices); !muster.IsKind(err, muster.FaultTransient) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", devices, err)
+		}
 	}
 }
 

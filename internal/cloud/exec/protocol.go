@@ -105,10 +105,23 @@ type Offer struct {
 	Memory     api.Size          `json:"memory"`
 	Disk       api.Size          `json:"disk,omitempty"`
 	Attributes map[string]string `json:"attributes,omitempty"`
+	// Devices are those of one instance.
+	Devices []Device `json:"devices,omitempty"`
 	// Available is true if it is not said.
 	Available *bool  `json:"available,omitempty"`
 	Limit     int    `json:"limit,omitempty"`
 	Family    string `json:"family,omitempty"`
+}
+
+// Device is a number of equal devices of an instance.
+type Device struct {
+	// Kind is gpu if it is not said.
+	Kind  string `json:"kind,omitempty"`
+	Model string `json:"model,omitempty"`
+	// Count is 1 if it is not said.
+	Count int `json:"count,omitempty"`
+	// Shared: jobs may ask for a part of one.
+	Shared bool `json:"shared,omitempty"`
 }
 
 // Instance is a machine.
