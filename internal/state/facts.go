@@ -74,6 +74,7 @@ var blanks = [...]func() Fact{
 	51: fact[NodeRekeyed],
 	52: fact[ServerSeen],
 	53: fact[ServerRemoved],
+	54: fact[ConfigApplied],
 }
 
 func fact[T any, F interface {

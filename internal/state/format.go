@@ -30,6 +30,8 @@ const (
 	FormatServers Format = 7
 	// FormatImageArch is the first format with the architectures that a job's image is for.
 	FormatImageArch Format = 7
+	// FormatConfig is the first format with the configuration of the cluster.
+	FormatConfig Format = 7
 	// FormatFloor is the lowest gate at which the control loops work. A leader raises the gate to it before it
 	// starts them. What is written above the floor needs a fallback for a lower gate.
 	FormatFloor Format = 4
@@ -71,10 +73,12 @@ var since = map[string]Format{
 	"state.ServerSeen":                   7,
 	"state.ServerRemoved":                7,
 	"row 18":                             7,
+	"row 19":                             7,
 	"state.JobSubmitted.Architectures":   7,
 	"state.EnvironmentSet.Architectures": 7,
 	"state.Run.Architectures":            7,
 	"state.PastVersion.Architectures":    7,
+	"state.ConfigApplied":                7,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

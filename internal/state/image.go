@@ -39,6 +39,7 @@ const (
 	rowClaim
 	rowLoaded
 	rowServers
+	rowConfig
 	rowStarts rowTable = 40
 )
 
@@ -117,6 +118,9 @@ func (im *Image) writeRows(iw *imageWriter) {
 	t.poolCosts.Scan(func(c *PoolCost) bool { iw.row(rowPoolCost, c); return iw.err == nil })
 	if t.shares != nil {
 		iw.row(rowShares, t.shares)
+	}
+	if t.config != nil {
+		iw.row(rowConfig, t.config)
 	}
 	t.limits.Scan(func(l *NamespaceLimits) bool { iw.row(rowLimits, l); return iw.err == nil })
 	t.loaded.Scan(func(im *LoadedImage) bool { iw.row(rowLoaded, im); return iw.err == nil })
@@ -248,6 +252,8 @@ func newRow(table rowTable) any {
 		return &PoolCost{}
 	case rowShares:
 		return &Shares{}
+	case rowConfig:
+		return &AppliedConfig{}
 	case rowLimits:
 		return &NamespaceLimits{}
 	case rowLoaded:
@@ -322,6 +328,8 @@ func (in *imageReader) put(v any) error {
 		v.Modified = modified
 	case *Shares:
 		s.t.shares = v
+	case *AppliedConfig:
+		s.t.config = v
 	case *NamespaceLimits:
 		s.t.limits.Set(v)
 	case *LoadedImage:

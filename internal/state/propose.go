@@ -20,6 +20,7 @@ type Yields[T any] interface {
 
 func (*AllocsPurged) yields(int)                  {}
 func (*ClaimExtended) yields(*Claim)              {}
+func (*ConfigApplied) yields(*AppliedConfig)      {}
 func (*EnvironmentSet) yields(*EnvironmentChange) {}
 func (*ImageRemoved) yields(*LoadedImage)         {}
 func (*JobStopped) yields(*Job)                   {}

@@ -163,7 +163,7 @@ func (g gen) fact(s *Snapshot) Fact {
 		i := []muster.NodeIntent{muster.NodeRun, muster.NodeHold, muster.NodeDrain}
 		return &NodeIntentSet{ID: node, Intent: i[g.pick("intent", 3)], Until: muster.Time(g.pick("until", 2))}
 	case 12:
-		switch g.pick("end", 19) {
+		switch g.pick("end", 20) {
 		case 9, 10, 11:
 			f := &RoomReserved{Node: node, UID: uid}
 			if j := s.JobByUID(uid); j != nil {
@@ -176,6 +176,8 @@ func (g gen) fact(s *Snapshot) Fact {
 			return &NodePlansRefused{ID: node, Count: 15, Reason: "r"}
 		case 14, 15, 16:
 			return &NodeFailed{ID: node, Reason: "r", Prove: g.pick("prove", 2) == 0}
+		case 19:
+			return &ConfigApplied{Content: []string{"", "{}", "{\"pools\":[]}"}[g.pick("config", 3)], How: ConfigReload, Over: []string{"", "o"}[g.pick("over", 2)]}
 		case 18:
 			return &NodeRekeyed{ID: node, HostKey: []string{"", "k"}[g.pick("hostkey", 2)]}
 		case 17:

@@ -61,6 +61,7 @@ type tables struct {
 	uses   *btree.BTreeG[*NamespaceUse]    // by namespace
 	limits *btree.BTreeG[*NamespaceLimits] // by namespace
 	shares *Shares
+	config *AppliedConfig              // nil as long as none was applied
 	loaded *btree.BTreeG[*LoadedImage] // by name
 	// servers is nil in a cluster that never had more than one.
 	servers *Servers
@@ -153,7 +154,7 @@ func (t *tables) copy() tables {
 		receiptN: t.receiptN.Copy(), receiptBytes: t.receiptBytes, nodeAllocs: t.nodeAllocs.Copy(),
 		endedJobs: t.endedJobs.Copy(), endedBytes: t.endedBytes, goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
 		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retryIndexes: t.retryIndexes.copy(),
-		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), loaded: t.loaded.Copy(), shares: t.shares, servers: t.servers, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
+		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), loaded: t.loaded.Copy(), shares: t.shares, servers: t.servers, config: t.config, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
 		standingJobs: t.standingJobs.Copy(), environments: t.environments.copy(), standing: t.standing.copy(), money: t.money.copy(),
 	}
 }

@@ -480,6 +480,7 @@ func goldenFacts() []Fact {
 		&ServerSeen{Server{"s1", "a", "v1", 7, "a.example:4750"}}, &ServerRemoved{"s1"},
 		&RoomReserved{"n1", "ua", 2}, &RoomReleased{"n1", "ua", "r"}, &NodePlansRefused{"n1", 15, "r"},
 		&NodeFailed{"n1", "r", true}, &NodeEvicted{"n1", "r", 4}, &NodeRekeyed{"n1", "ssh-ed25519 B"},
+		&ConfigApplied{"{}", "s1", ConfigReload, "sha256:f", &one},
 	}
 }
 

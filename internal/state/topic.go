@@ -20,6 +20,8 @@ type Topic struct {
 	Node muster.NodeID
 	// Alloc alone.
 	Alloc muster.AllocID
+	// Config: what comes of the configuration, of providers' offers, and of leaderships.
+	Config bool
 }
 
 // topics calls on with each topic that a change belongs to.
@@ -29,6 +31,8 @@ func (c *Change) topics(on func(Topic)) {
 		on(Topic{Namespace: k.Namespace})
 	}
 	switch {
+	case c.Config:
+		on(Topic{Config: true})
 	case c.Job != nil || c.JobBefore != nil:
 		job(cmp.Or(c.Job, c.JobBefore).Key)
 	case c.Alloc != nil || c.AllocBefore != nil:

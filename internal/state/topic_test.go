@@ -39,7 +39,7 @@ func aChange(job, node, kind int) Change {
 func TestTopicsHaveWhatTheFeedHas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFeed(rapid.SampledFrom([]int{16, 64, 4 * topicKept}).Draw(t, "ring"))
-		topics := []Topic{{}, {Namespace: "n"}, {Job: muster.JobKey{Namespace: "n", Name: "j0"}}, {Node: "node1"}, {Alloc: "a1"}}
+		topics := []Topic{{}, {Namespace: "n"}, {Job: muster.JobKey{Namespace: "n", Name: "j0"}}, {Node: "node1"}, {Alloc: "a1"}, {Config: true}}
 		type reader struct {
 			s    *Subscription
 			from Position

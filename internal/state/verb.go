@@ -75,6 +75,7 @@ const (
 	VerbImageRemoved Verb = "image.removed" // a loaded image was removed
 
 	VerbConfigPools     Verb = "config.pools"     // the pools of the configuration
+	VerbConfigApplied   Verb = "config.applied"   // another configuration of the cluster is in force
 	VerbConfigOfferings Verb = "config.offerings" // what providers offer, and prices
 	VerbConfigShares    Verb = "config.shares"    // the shares of namespaces
 	VerbConfigTerm      Verb = "config.term"      // a new leader
