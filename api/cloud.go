@@ -31,7 +31,7 @@ type CloudSpec struct {
 	Network   string   `json:"network,omitempty" doc:"Of hetzner: name or id of a private network for the instances. Default: none. Of gce: name of a subnetwork that each region of the zones has, or the path of one. Default: default. Of openstack: name or id of the network of the instances, over which the server reaches them."`
 	Cloud     string   `json:"cloud,omitempty" doc:"Of openstack: the entry of clouds.yaml that has the address of the cloud and the credentials."`
 	Locations []string `json:"locations,omitempty" doc:"Of hetzner: locations to launch in, as fsn1."`
-	TokenFile string   `json:"token_file,omitempty" doc:"Of hetzner: file with the API token. An absolute path."`
+	TokenFile string   `json:"token_file,omitempty" scope:"server" doc:"Of hetzner: file with the API token. An absolute path."`
 
 	Subscription  string `json:"subscription,omitempty" doc:"Of azure: id of the subscription."`
 	ResourceGroup string `json:"resource_group,omitempty" doc:"Of azure: resource group of the instances, best one for this cluster alone. It exists already."`
@@ -43,13 +43,13 @@ type CloudSpec struct {
 	Markets      []string `json:"markets,omitempty" enum:"on-demand,spot" doc:"Of ec2, gce and azure: markets to launch in. Default: on-demand."`
 	Disk         Size     `json:"disk,omitempty" zero:"50GiB" doc:"Of ec2, gce, azure and openstack: size of the root disk; of openstack, of flavors that have none. Its price is part of the offering's where the cloud says it. Default: 50GiB."`
 	PublicIP     bool     `json:"public_ip,omitempty" doc:"Give instances a public IPv4 address. Default: false; instances of hetzner then have IPv6 only."`
-	UserDataFile string   `json:"user_data_file,omitempty" doc:"File with a script (#!) or #cloud-config that cloud-init runs on new instances in addition. An absolute path."`
+	UserDataFile string   `json:"user_data_file,omitempty" scope:"server" doc:"File with a script (#!) or #cloud-config that cloud-init runs on new instances in addition. An absolute path."`
 
-	Credentials CloudCredentials `json:"credentials,omitzero" doc:"Default: what the tools of the cloud use by themselves, as environment variables, a file in the home directory, or the identity of the machine."`
+	Credentials CloudCredentials `json:"credentials,omitzero" scope:"server" doc:"Default: what the tools of the cloud use by themselves, as environment variables, a file in the home directory, or the identity of the machine."`
 	Rates       CloudRates       `json:"rates,omitzero" doc:"Most calls per second. Default: what is known of the cloud's limits."`
 
 	Prices      map[string]float64 `json:"prices,omitempty" doc:"Price per hour by instance type. It wins over what the cloud says. Of gce: needed, and also by family (docs/clouds/gce.md)."`
-	PricesFile  string             `json:"prices_file,omitempty" doc:"YAML file with prices, in the format of prices. An absolute path."`
+	PricesFile  string             `json:"prices_file,omitempty" scope:"server" doc:"YAML file with prices, in the format of prices. An absolute path."`
 	PriceFactor float64            `json:"price_factor,omitempty" zero:"1" doc:"Factor for prices that the cloud says, as 0.8 for a discount of 20 %. Default: 1."`
 
 	Endpoint    string            `json:"endpoint,omitempty" doc:"Address of the cloud's API, for tests and private endpoints. Default: the cloud's own."`

@@ -2,57 +2,59 @@ package api
 
 import "github.com/musterhq/muster"
 
-// ServerConfig is the file muster.yaml: what a server is told at its start.
+// ServerConfig is the file muster.yaml: what a server is told at its start. Fields with the tag
+// scope:"server" are each server's own, here and in the types below; the others are the cluster's,
+// and the log has them (package config).
 type ServerConfig struct {
 	// DataDir holds everything that the server keeps.
-	DataDir string `json:"data_dir,omitempty" doc:"The server's data directory: log, snapshots, token and, by default, blobs. An absolute path, or relative to the directory in which the server starts."`
+	DataDir string `json:"data_dir,omitempty" scope:"server" doc:"The server's data directory: log, snapshots, token and, by default, blobs. An absolute path, or relative to the directory in which the server starts."`
 	// Listen is the address of the HTTP API.
-	Listen string `json:"listen,omitempty" doc:"Address of the HTTP API, as host:port. Default: 127.0.0.1:4750."`
+	Listen string `json:"listen,omitempty" scope:"server" doc:"Address of the HTTP API, as host:port. Default: 127.0.0.1:4750."`
 	// AllowedHosts are names under which the API may be asked besides loopback.
-	AllowedHosts []string `json:"allowed_hosts,omitempty" doc:"Host names that clients use for the API, in addition to loopback names. Requests with another Host are rejected."`
+	AllowedHosts []string `json:"allowed_hosts,omitempty" scope:"server" doc:"Host names that clients use for the API, in addition to loopback names. Requests with another Host are rejected."`
 	// Cluster makes the server one of several.
-	Cluster *ClusterSpec `json:"cluster,omitempty" doc:"One of several servers (docs/servers.md): its name and its address for the others. Default: a server alone."`
+	Cluster *ClusterSpec `json:"cluster,omitempty" scope:"server" doc:"One of several servers (docs/servers.md): its name and its address for the others. Default: a server alone."`
 	// NoAuth lets everyone on this host in.
-	NoAuth bool `json:"no_auth,omitempty" doc:"Require no token. Only on a loopback address."`
+	NoAuth bool `json:"no_auth,omitempty" scope:"server" doc:"Require no token. Only on a loopback address."`
 	// Log says how the server tells what it does.
-	Log LogConfig `json:"log,omitempty"`
+	Log LogConfig `json:"log,omitzero" scope:"server"`
 	// Blob says where output is kept.
-	Blob BlobConfig `json:"blob,omitempty" doc:"Where output, declared outputs and uploads are kept."`
+	Blob BlobConfig `json:"blob,omitzero" doc:"Where output, declared outputs and uploads are kept."`
 	// Retention says how long ended things are kept.
-	Retention RetentionConfig `json:"retention,omitempty" doc:"How long ended objects are kept."`
+	Retention RetentionConfig `json:"retention,omitzero" doc:"How long ended objects are kept."`
 	// LowWater is the free disk below which writes are refused.
-	LowWater Size `json:"low_water,omitempty" zero:"5 % of the disk, from 1GiB to 4GiB" doc:"Free disk space of the data directory below which writes are rejected. Default: 5 % of the disk, at least 1GiB and at most 4GiB."`
+	LowWater Size `json:"low_water,omitempty" scope:"server" zero:"5 % of the disk, from 1GiB to 4GiB" doc:"Free disk space of the data directory below which writes are rejected. Default: 5 % of the disk, at least 1GiB and at most 4GiB."`
 	// Limits bound what clients can take.
-	Limits LimitsConfig `json:"limits,omitzero" doc:"Limits of what clients can use of the server."`
+	Limits LimitsConfig `json:"limits,omitzero" scope:"server" doc:"Limits of what clients can use of the server."`
 	// Providers are the clouds that nodes come from.
 	Providers []ProviderSpec `json:"providers,omitempty" doc:"Sources of nodes."`
 	// NodeBinaries is where muster-node for other architectures is found.
-	NodeBinaries string `json:"node_binaries,omitempty" doc:"Directory with muster-node-linux-ARCH (amd64, arm64, …) for instances of other architectures. Default: where the muster-node of this host is."`
+	NodeBinaries string `json:"node_binaries,omitempty" scope:"server" doc:"Directory with muster-node-linux-ARCH (amd64, arm64, …) for instances of other architectures. Default: where the muster-node of this host is."`
 	// Registries are where images come from, as far as there is something to say of them.
-	Registries []RegistrySpec `json:"registries,omitempty" doc:"Registries that need credentials, a mirror or plain HTTP. Others are used without credentials."`
+	Registries []RegistrySpec `json:"registries,omitempty" scope:"server" doc:"Registries that need credentials, a mirror or plain HTTP. Others are used without credentials."`
 	// ImageCache keeps what nodes pull from the registries above.
-	ImageCache ImageCacheConfig `json:"image_cache,omitzero" doc:"Cache of images on the server: nodes get images of the registries above from it, and each part of an image is downloaded once (docs/containers.md). Default: none."`
+	ImageCache ImageCacheConfig `json:"image_cache,omitzero" scope:"server" doc:"Cache of images on the server: nodes get images of the registries above from it, and each part of an image is downloaded once (docs/containers.md). Default: none."`
 	// Network says how the server and its nodes reach what is outside.
-	Network NetworkConfig `json:"network,omitzero" doc:"Proxy and certificate authorities for outgoing HTTP: of the server for cloud APIs, price lists, buckets and registries; of nodes for images and inputs. Without a proxy here the environment variables HTTP_PROXY, HTTPS_PROXY and NO_PROXY of each program count. Running agents keep their setting until they restart. Default: none."`
+	Network NetworkConfig `json:"network,omitzero" scope:"server" doc:"Proxy and certificate authorities for outgoing HTTP: of the server for cloud APIs, price lists, buckets and registries; of nodes for images and inputs. Without a proxy here the environment variables HTTP_PROXY, HTTPS_PROXY and NO_PROXY of each program count. Running agents keep their setting until they restart. Default: none."`
 	// Shares divide room between namespaces when there is not enough of it.
 	Shares []ShareSpec `json:"shares,omitempty" doc:"How capacity is shared among work of equal priority when there is not enough for all. The first rule that matches a namespace applies; a namespace without a rule is a class of its own with weight 1. Capacity that a class does not use is lent to the others and returned as work ends."`
 	// Policies say what namespaces may ask for.
 	Policies []PolicySpec `json:"policies,omitempty" doc:"What jobs and environments of namespaces may use. A submission that violates a policy is rejected. Default: no policy."`
 	// Scheduler says how work is placed.
-	Scheduler SchedulerConfig `json:"scheduler,omitempty" doc:"Scheduler settings."`
+	Scheduler SchedulerConfig `json:"scheduler,omitzero" doc:"Scheduler settings."`
 	// Pools are the rules by which nodes are made.
 	Pools []PoolSpec `json:"pools,omitempty" doc:"Rules for launching and destroying nodes."`
 	// Compat are other systems' APIs that the server answers as well.
-	Compat CompatConfig `json:"compat,omitzero" doc:"APIs of other systems on the same address, for their clients. Default: none."`
+	Compat CompatConfig `json:"compat,omitzero" scope:"server" doc:"APIs of other systems on the same address, for their clients. Default: none."`
 }
 
 // NetworkConfig says how programs reach what is outside of a company's network.
 type NetworkConfig struct {
 	Proxy        string   `json:"proxy,omitempty" doc:"HTTP proxy, as http://proxy.example.org:3128. none: no proxy, even if the environment names one. Default: that of the environment."`
 	Username     string   `json:"username,omitempty" doc:"User of the proxy, with password_file."`
-	PasswordFile string   `json:"password_file,omitempty" doc:"A file with the password of the proxy, read at the start of the server and of each agent. An absolute path."`
+	PasswordFile string   `json:"password_file,omitempty" scope:"server" doc:"A file with the password of the proxy, read at the start of the server and of each agent. An absolute path."`
 	NoProxy      []string `json:"no_proxy,omitempty" doc:"Hosts, domains (.example.org), addresses and prefixes (10.0.0.0/8) that are reached without the proxy. Loopback, link-local and cloud metadata addresses always are, and the connections to nodes."`
-	CAFile       string   `json:"ca_file,omitempty" doc:"A file with certificates in PEM that are trusted in addition to those of the system, for example of a proxy that opens TLS. An absolute path on the server; nodes get its content."`
+	CAFile       string   `json:"ca_file,omitempty" scope:"server" doc:"A file with certificates in PEM that are trusted in addition to those of the system, for example of a proxy that opens TLS. An absolute path on the server; nodes get its content."`
 }
 
 // ProxyNone as a proxy says that there is none.
@@ -109,7 +111,7 @@ func (s *ServerConfig) Provider(name string) *ProviderSpec {
 
 // BlobConfig says where output, declared outputs and uploads are kept.
 type BlobConfig struct {
-	URL       string   `json:"url,omitempty" doc:"A bucket, as s3://name or file:///path. Default: the directory blobs in the data directory."`
+	URL       string   `json:"url,omitempty" scope:"server" doc:"A bucket, as s3://name or file:///path. Default: the directory blobs in the data directory."`
 	Quota     Size     `json:"quota,omitempty" zero:"20GiB" doc:"Total size limit. Beyond it, output of ended jobs is deleted, first that of the namespace that stores the most. The declared outputs of one member cannot be larger. Default: 20GiB."`
 	Retention Duration `json:"retention,omitempty" zero:"that of jobs" doc:"How long blobs of ended jobs are kept, at most as long as the jobs. Default: as long as the jobs."`
 }
@@ -131,8 +133,8 @@ type ProviderSpec struct {
 	Offerings []OfferingSpec    `json:"offerings,omitempty" doc:"Its offerings, of local, static and qemu; others know them."`
 	SSH       *SSHSpec          `json:"ssh,omitempty" doc:"How instances are reached, of all but local. Clouds need none: the server has a key of its own, and knows the login user of its images."`
 	Hosts     []HostSpec        `json:"hosts,omitempty" doc:"Of static: the hosts."`
-	Command   []string          `json:"command,omitempty" doc:"Of exec: the program and its arguments."`
-	Env       map[string]string `json:"env,omitempty" doc:"Of exec: environment variables of the program, in addition to the server's."`
+	Command   []string          `json:"command,omitempty" scope:"server" doc:"Of exec: the program and its arguments."`
+	Env       map[string]string `json:"env,omitempty" scope:"server" doc:"Of exec: environment variables of the program, in addition to the server's."`
 	Timeout   Duration          `json:"timeout,omitempty" zero:"1m" doc:"Of exec: how long one call may take. Default: 1m."`
 	BootProbe ProbeSpec         `json:"boot_probe,omitzero" doc:"Of all but local: a command that must succeed on a new instance before it gets an agent. A pool can have its own. Default of clouds: cloud-init is done."`
 	// ShutdownEndsBilling is the operator's word for it.
@@ -143,11 +145,11 @@ type ProviderSpec struct {
 // SSHSpec is how instances are reached over SSH.
 type SSHSpec struct {
 	User       string `json:"user,omitempty" doc:"Login user. Users other than root need sudo without a password. Default: root."`
-	KeyFile    string `json:"key_file,omitempty" doc:"The private key, without a passphrase. An absolute path."`
-	KnownHosts string `json:"known_hosts,omitempty" doc:"Known hosts file in OpenSSH's format, read again when it changes: the keys of hosts without host_keys here. An absolute path. A host with an unknown key is never used."`
+	KeyFile    string `json:"key_file,omitempty" scope:"server" doc:"The private key, without a passphrase. An absolute path."`
+	KnownHosts string `json:"known_hosts,omitempty" scope:"server" doc:"Known hosts file in OpenSSH's format, read again when it changes: the keys of hosts without host_keys here. An absolute path. A host with an unknown key is never used."`
 	// ProxyJump and what goes with it are the bastion.
 	ProxyJump         string   `json:"proxy_jump,omitempty" doc:"A bastion through which instances are reached, as USER@HOST:PORT. The user defaults to root, the port to 22. It must allow TCP forwarding; all instances share one connection to it. Its key must be in proxy_jump_host_keys or known_hosts."`
-	ProxyJumpKeyFile  string   `json:"proxy_jump_key_file,omitempty" doc:"The private key for the bastion, without a passphrase. An absolute path. Default: the one for the instance."`
+	ProxyJumpKeyFile  string   `json:"proxy_jump_key_file,omitempty" scope:"server" doc:"The private key for the bastion, without a passphrase. An absolute path. Default: the one for the instance."`
 	ProxyJumpHostKeys []string `json:"proxy_jump_host_keys,omitempty" doc:"All valid keys of the bastion, in the format of ssh_host_ed25519_key.pub. Default: those in known_hosts."`
 	Dir               string   `json:"dir,omitempty" doc:"Muster's directory on the instance. An absolute path. Default: /var/lib/muster."`
 	Shutdown          string   `json:"shutdown,omitempty" doc:"Command that ends the machine when the lease is over. Default: poweroff."`
@@ -158,7 +160,7 @@ type HostSpec struct {
 	Name       string            `json:"name" doc:"Name of the host, and of its offering if offering is empty."`
 	Address    string            `json:"address" doc:"A name or an address, with :PORT if it is not 22."`
 	User       string            `json:"user,omitempty" doc:"Instead of ssh.user."`
-	KeyFile    string            `json:"key_file,omitempty" doc:"Instead of ssh.key_file."`
+	KeyFile    string            `json:"key_file,omitempty" scope:"server" doc:"Instead of ssh.key_file."`
 	HostKeys   []string          `json:"host_keys,omitempty" doc:"All valid keys of the host, in the format of ssh_host_ed25519_key.pub. Default: those in ssh.known_hosts."`
 	Offering   string            `json:"offering,omitempty" doc:"Its offering. Empty: an offering of its own, with the detected resources."`
 	Price      float64           `json:"price,omitempty" doc:"Of an offering of its own: per hour. Default: 0."`

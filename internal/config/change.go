@@ -184,7 +184,7 @@ func words(v any) string {
 // needs a restart stays as it is.
 func Running(was *api.ServerConfig, next api.ServerConfig) api.ServerConfig {
 	next.DataDir, next.Listen, next.AllowedHosts, next.NoAuth = was.DataDir, was.Listen, was.AllowedHosts, was.NoAuth
-	next.Network = was.Network
+	next.Network, next.Limits, next.Compat = was.Network, was.Limits, was.Compat
 	next.Log, next.Blob.URL, next.LowWater, next.Registries, next.ImageCache, next.NodeBinaries = was.Log, was.Blob.URL, was.LowWater, was.Registries, was.ImageCache, was.NodeBinaries
 	return next
 }

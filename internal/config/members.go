@@ -1,0 +1,52 @@
+package config
+
+import (
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/validate"
+)
+
+// cluster checks what a server that is one of several needs: addresses for the others, and nothing that is
+// on one server's disk or host alone.
+func (c *checks) cluster(s *api.ServerConfig) {
+	spec := s.Cluster
+	if spec == nil {
+		return
+	}
+	if n := spec.Name; n != "" && (len(n) > 60 || strings.ContainsFunc(n, func(r rune) bool { return r <= ' ' || r > '~' })) {
+		c.Add("cluster.name", "is %s; 1 to 60 visible ASCII characters without spaces are allowed", validate.Quote(n))
+	}
+	if spec.Address == "" {
+		c.Add("cluster.address", "is missing; give the address at which the other servers reach this one, as 10.0.0.1:4751")
+	} else if host := c.hostPort("cluster.address", spec.Address); host == "0.0.0.0" || host == "::" {
+		c.Add("cluster.address", "is %s, which no other server can reach; give this server's own address here, and this one as cluster.listen", spec.Address)
+	}
+	if spec.Listen != "" {
+		c.hostPort("cluster.listen", spec.Listen)
+	}
+	if s.Blob.URL == "" {
+		c.Add("blob.url", "is missing; servers of a cluster need a common place for output and uploads: a bucket, or a directory on a shared file system as file:///mnt/shared/blobs")
+	}
+	for i := range s.Providers {
+		switch p := &s.Providers[i]; p.Type {
+		case api.ProviderLocal, api.ProviderQemu:
+			c.Add(validate.Index("providers", i)+".type", "is %s: its instances are on the server's own host, and with another server they would be out of reach; a cluster of servers needs providers whose instances every server can reach", p.Type)
+		}
+	}
+}
+
+// hostPort checks an address of a host and a port, and returns the host.
+func (c *checks) hostPort(location, address string) (host string) {
+	host, port, err := net.SplitHostPort(address)
+	if n, e := strconv.ParseUint(port, 10, 16); err != nil || e != nil || n == 0 || strconv.FormatUint(n, 10) != port {
+		c.Add(location, "is %s; write host:port, as 10.0.0.1:4751", validate.Quote(address))
+		return ""
+	}
+	if host == "" && strings.HasSuffix(location, "address") {
+		c.Add(location, "is %s, without a host; write host:port, as 10.0.0.1:4751", validate.Quote(address))
+	}
+	return host
+}
