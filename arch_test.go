@@ -141,6 +141,7 @@ var rules = []rule{
 	{place: "internal/submit", may: services},
 	{place: "internal/operate", may: services},
 	{place: "internal/history", may: services, third: []string{"go.etcd.io/bbolt", "github.com/fxamacker/cbor/v2"}},
+	{place: "internal/clusterconfig", may: []string{".", "api", "internal/config", "internal/state", "internal/problem"}, third: []string{"golang.org/x/sync"}},
 	{place: "internal/socket", may: []string{".", "api", "internal/problem"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/metrics", may: append([]string{"internal/inside"}, services...), third: []string{"github.com/prometheus/client_golang"}},
 	{place: "internal/door", may: append([]string{"internal/conns"}, services...)},

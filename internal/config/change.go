@@ -9,30 +9,8 @@ import (
 	"github.com/musterhq/muster/api"
 )
 
-// Change is one difference between the configuration that a server runs with and another one.
-type Change struct {
-	Field   string `json:"field" doc:"For example pools[main].max; objects with a name are identified by it."`
-	From    string `json:"from,omitempty" doc:"Empty: it was absent."`
-	To      string `json:"to,omitempty" doc:"Empty: it is absent now."`
-	Restart bool   `json:"restart,omitempty" doc:"It takes effect only when the server is restarted."`
-	Warning string `json:"warning,omitempty" doc:"Effects that are not undone by changing it back."`
-}
-
-func (c Change) String() string {
-	text := c.Field
-	switch {
-	case c.From == "":
-		text += " is added: " + c.To
-	case c.To == "":
-		text += " is removed (was " + c.From + ")"
-	default:
-		text += ": " + c.From + " becomes " + c.To
-	}
-	if c.Restart {
-		text += " (with the next start only)"
-	}
-	return text
-}
+// Change is one difference between two configurations.
+type Change = api.ConfigChange
 
 // Check is what muster config check finds out about a file.
 type Check struct {
@@ -90,7 +68,7 @@ func Changes(running, next *api.ServerConfig) ([]Change, error) {
 			continue
 		}
 		c := Change{Field: f, From: a, To: b, Restart: needsRestart(f)}
-		if !c.hide() {
+		if !hide(&c) {
 			continue
 		}
 		if strings.HasSuffix(f, "]") && hadA != hasB {

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/musterhq/muster/api"
 )
@@ -142,6 +144,44 @@ func listOwn(v reflect.Value, at string, out *[]string) {
 	case reflect.Slice:
 		for i := range v.Len() {
 			listOwn(v.Index(i), fmt.Sprintf("%s[%d]", at, i), out)
+		}
+	}
+}
+
+// IsOwn reports whether a field, by its path as "providers[1].token_file", is each server's own or in something that is.
+func IsOwn(path string) bool {
+	plain := indexes.ReplaceAllString(path, "")
+	for name := range ownPaths() {
+		if plain == name || strings.HasPrefix(plain, name+".") {
+			return true
+		}
+	}
+	return false
+}
+
+var indexes = regexp.MustCompile(`\[[^\]]*\]`)
+
+// ownPaths has the paths of all fields that are each server's own, without indexes.
+var ownPaths = sync.OnceValue(func() map[string]bool {
+	out := map[string]bool{}
+	ownTypes(reflect.TypeFor[api.ServerConfig](), "", out)
+	return out
+})
+
+func ownTypes(t reflect.Type, at string, out map[string]bool) {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		ownTypes(t.Elem(), at, out)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			f := t.Field(i)
+			switch {
+			case !f.IsExported():
+			case isOwn(f):
+				out[pathOf(at, f)] = true
+			default:
+				ownTypes(f.Type, pathOf(at, f), out)
+			}
 		}
 	}
 }

@@ -82,6 +82,16 @@ func TestClusterPartHasNothingOfServers(t *testing.T) {
 			t.Errorf("%s is no server's own: %q", want, own)
 		}
 	}
+	for _, path := range own {
+		if !IsOwn(path) {
+			t.Errorf("%s is a server's own, and IsOwn does not say so", path)
+		}
+	}
+	for path, want := range map[string]bool{"providers[3].credentials.file": true, "pools[a].network.ca_file": true, "providers[3].boot_probe.command": false, "pools[0].max": false, "providers[0].environment": false} {
+		if IsOwn(path) != want {
+			t.Errorf("IsOwn of %s: %v", path, !want)
+		}
+	}
 	if part := Own(Cluster(whole())); len(part) > 0 {
 		t.Errorf("the cluster's part has %q", part)
 	}

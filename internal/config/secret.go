@@ -38,8 +38,9 @@ func maskedField(field string) bool {
 	return ok && strings.HasPrefix(field, "providers[") && (strings.HasPrefix(rest, "env.") || rest == "command")
 }
 
-// hide makes a change one that may be shown, and reports whether it is one at all: what the running server has masked cannot be compared.
-func (c *Change) hide() bool {
+// hide makes a change one that may be shown, and reports whether it is one at all: what the running server has masked
+// cannot be compared.
+func hide(c *Change) bool {
 	if !maskedField(c.Field) {
 		return true
 	}
