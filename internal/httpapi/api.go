@@ -17,6 +17,8 @@ import (
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/history"
+	"github.com/musterhq/muster/internal/httpapi/route"
+	"github.com/musterhq/muster/internal/httpapi/servers"
 	"github.com/musterhq/muster/internal/images"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/metrics"
@@ -70,6 +72,9 @@ type Config struct {
 	// Running returns the configuration that the server runs with now. Optional: without it there
 	// is no /v1/config.
 	Running func() *api.ServerConfig
+	// Applied keeps the configuration of the cluster. Optional: without it there is no
+	// /v1/config/applied.
+	Applied servers.AppliedConfig
 	// Metrics are shown on /metrics and count requests. Optional: without them there is no
 	// /metrics.
 	Metrics *metrics.Metrics
@@ -85,6 +90,7 @@ type API struct {
 	cfg     Config
 	logger  *slog.Logger
 	huma    huma.API
+	router  *route.Router
 	openapi []byte
 	// patience has the time limits of WebSockets. Tests shorten them.
 	patience socket.Patience
@@ -109,8 +115,11 @@ func New(c Config) (*API, error) {
 	}
 	a := &API{cfg: c, logger: c.Logger, patience: socket.Usual()}
 	a.describe()
+	servers.Routes(a.router, servers.Config{
+		Latest: c.State.Latest, Backup: c.Backup, Ready: c.Ready, Leads: c.Leads, Running: c.Running, Applied: c.Applied, Metrics: c.Metrics, Version: c.Version,
+	})
 	for _, h := range []interface{ routes() }{
-		serverHandlers{a}, jobHandlers{a}, allocHandlers{a}, outputHandlers{a}, uploadHandlers{a}, execHandlers{a}, fileHandlers{a}, portHandlers{a},
+		jobHandlers{a}, allocHandlers{a}, outputHandlers{a}, uploadHandlers{a}, execHandlers{a}, fileHandlers{a}, portHandlers{a},
 		statsHandlers{a}, environmentHandlers{a}, runnerHandlers{a}, nodeHandlers{a}, imageHandlers{a}, loadedHandlers{a}, poolHandlers{a}, namespaceHandlers{a},
 		explainHandlers{a}, providerHandlers{a}, costHandlers{a}, historyHandlers{a}, eventHandlers{a}, serversHandlers{a},
 	} {

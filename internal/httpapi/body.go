@@ -5,21 +5,11 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/httpapi/route"
 )
 
-// RequestBody has the JSON body of a request, which the door has read whole and within its limits.
-// Inputs of operations with a JSON body embed it. JSON is empty if there was no body; the handler
-// decodes it with door.Decode, which is stricter than huma.
-type RequestBody struct {
-	JSON []byte
-}
-
-// Resolve implements huma.Resolver: huma calls it before the handler.
-func (b *RequestBody) Resolve(ctx huma.Context) []error {
-	r, _ := humago.Unwrap(ctx)
-	b.JSON = door.Body(r)
-	return nil
-}
+// RequestBody has the JSON body of a request.
+type RequestBody = route.RequestBody
 
 // ByteBody is a body that the handler reads as it comes from the wire, such as a file. It is never
 // in memory as a whole.

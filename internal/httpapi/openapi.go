@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"net/http"
 	"reflect"
 	"strings"
 
@@ -12,18 +11,15 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/httpapi/route"
 	"github.com/musterhq/muster/internal/httpapi/schema"
+	"github.com/musterhq/muster/internal/httpapi/servers"
 )
-
-// schemaPrefix begins references to the types of the description. Their names are those of package
-// api.
-const schemaPrefix = "#/components/schemas/"
 
 // describe sets up huma with the parts of the description that concern the whole API. Routes come
 // after it.
 func (a *API) describe() {
-	registry := huma.NewMapRegistry(schemaPrefix, huma.DefaultSchemaNamer)
+	registry := huma.NewMapRegistry(route.SchemaPrefix, huma.DefaultSchemaNamer)
 	registry.RegisterTypeAlias(reflect.TypeFor[api.Size](), reflect.TypeFor[schema.Size]())
 	registry.RegisterTypeAlias(reflect.TypeFor[api.Duration](), reflect.TypeFor[schema.Duration]())
 	registry.RegisterTypeAlias(reflect.TypeFor[huma.ErrorModel](), reflect.TypeFor[api.Problem]())
@@ -67,6 +63,7 @@ func (a *API) describe() {
 
 		RejectUnknownQueryParameters: true,
 	})
+	a.router = &route.Router{Huma: a.huma, Door: a.cfg.Door, Metrics: a.cfg.Metrics}
 }
 
 // Tags of operations.
@@ -85,30 +82,13 @@ const (
 	tagCost       = "cost"
 	tagHistory    = "history"
 	tagEvents     = "events"
-	tagServer     = "server"
+	tagServer     = servers.Tag
 )
 
-// operation begins the description of an operation, with the errors that every operation may have.
-// Callers add theirs.
-func operation(method, path, id, tag, summary, description string) huma.Operation {
-	return huma.Operation{
-		Method: method, Path: path, OperationID: id, Tags: []string{tag}, Summary: summary, Description: description,
-		Errors: []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusMisdirectedRequest},
-	}
-}
-
-// register adds an operation to the mux and to the description. An error of handle becomes a
-// problem. An operation in a sandbox is registered a second time below /v1/runners, where the
-// holder of a claim uses it.
+// register adds an operation to the mux and to the description. An operation in a sandbox is
+// registered a second time below /v1/runners, where the holder of a claim uses it.
 func register[I, O any](a *API, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
-	a.cfg.Metrics.Route(op.Method+" "+op.Path, max(op.DefaultStatus, http.StatusOK))
-	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
-		out, err := handle(ctx, in)
-		if err != nil {
-			return nil, a.fail(ctx, op.OperationID, err)
-		}
-		return out, nil
-	})
+	route.Register(a.router, op, handle)
 	if below, is := strings.CutPrefix(op.Path, sandboxPath); is && op.Tags[0] == tagSandbox {
 		// The same of runners, by their holders; the guard sees to that.
 		if a.cfg.Door.TakesBytes(op.Method + " " + op.Path) {
@@ -120,46 +100,24 @@ func register[I, O any](a *API, op huma.Operation, handle func(context.Context, 
 	}
 }
 
+// operation, jsonBody and rawBody are those of package route.
+func operation(method, path, id, tag, summary, description string) huma.Operation {
+	return route.Operation(method, path, id, tag, summary, description)
+}
+
+func jsonBody[T any](a *API, op *huma.Operation, required bool) {
+	route.JSONBody[T](a.router, op, required)
+}
+
+func (a *API) schema(t reflect.Type) *huma.Schema { return a.router.Schema(t) }
+
+func rawBody(contentType, description string, headers map[string]string) map[string]*huma.Response {
+	return route.RawBody(contentType, description, headers)
+}
+
 // sandboxPath begins the paths of operations in sandboxes, runnerPath those of the same operations
 // on runners.
 const sandboxPath, runnerPath = "/v1/allocations/{id}/", "/v1/runners/{id}/"
-
-// jsonBody describes a JSON body of type T. The handler decodes it itself, with door.Decode.
-func jsonBody[T any](a *API, op *huma.Operation, required bool) {
-	op.RequestBody = &huma.RequestBody{
-		Required: required,
-		Content:  map[string]*huma.MediaType{"application/json": {Schema: a.schema(reflect.TypeFor[T]())}},
-	}
-	// The door has read the body within its limits already, so huma's own limits must not apply.
-	op.SkipValidateBody = true
-	op.MaxBodyBytes = door.MaxBody + 1
-	op.BodyReadTimeout = -1
-	op.Errors = append(op.Errors, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity)
-}
-
-func (a *API) schema(t reflect.Type) *huma.Schema {
-	return a.huma.OpenAPI().Components.Schemas.Schema(t, true, t.Name())
-}
-
-// rawBody describes an answer that is a stream of bytes, with its headers by name.
-func rawBody(contentType, description string, headers map[string]string) map[string]*huma.Response {
-	r := &huma.Response{
-		Description: description,
-		Content:     map[string]*huma.MediaType{contentType: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
-		Headers:     map[string]*huma.Param{},
-	}
-	for name, means := range headers {
-		r.Headers[name] = &huma.Param{Description: means, Schema: &huma.Schema{Type: huma.TypeString}}
-	}
-	return map[string]*huma.Response{"200": r}
-}
-
-// noToken marks an operation that needs no token. The door has its own list of these paths; this is
-// only the description.
-func noToken(op huma.Operation) huma.Operation {
-	op.Security = []map[string][]string{}
-	return op
-}
 
 // finishDescription writes the description as JSON. It must come when all routes are known.
 func (a *API) finishDescription() error {

@@ -49,8 +49,7 @@ func echo(v any) any {
 	return nil
 }
 
-// fail makes a problem of an error. The log gets a line if the error is a defect of the server.
-// what is the id of the operation.
+// fail makes a problem of an error. what is the id of the operation.
 func (a *API) fail(ctx context.Context, what string, err error) *problem.Problem {
-	return a.cfg.Door.Fail(ctx, what, err)
+	return a.router.Fail(ctx, what, err)
 }
