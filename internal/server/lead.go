@@ -5,14 +5,12 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/control/apply"
@@ -48,6 +46,10 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 	if err := s.raiseFormat(ctx, l, fresh); err != nil {
 		return err
 	}
+	if err := s.keeper.Settle(ctx, l); err != nil {
+		return err
+	}
+	defer s.keeper.Resign()
 	s.caughtUp.Store(true)
 	if s.cluster != nil {
 		// A server that no longer leads does not know what its successor confirms.
@@ -91,7 +93,11 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 // A crash at any point loses only what loops have in memory. Whatever they asked of the outside
 // world is in the log as an intent, and the next leader completes or undoes it.
 func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool, err error) {
-	ps, err := s.newProviders(s.config(), s.state.Latest().Meta().Cluster, r)
+	// A change of the configuration from here on restarts the loops: see reconfigure.
+	config := s.config()
+	s.used.Store(config)
+	defer s.used.Store(nil)
+	ps, err := s.newProviders(config, s.state.Latest().Meta().Cluster, r)
 	if err != nil {
 		return false, err
 	}
@@ -133,11 +139,7 @@ func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool
 	// This commit has a second purpose: announceReady waits for a change of the feed before it
 	// looks at leading again, and the commit is one. A crash before the commit is harmless: the
 	// next leader sets the pools again.
-	_, _, err = l.Propose(ctx, s.pools())
-	if err == nil {
-		_, _, err = l.Propose(ctx, s.shares())
-	}
-	if err != nil && ctx.Err() == nil {
+	if err = s.setPools(ctx, l); err != nil && ctx.Err() == nil {
 		// The error is passed through the group, which ends the loops.
 		g.Go(func() error { return fmt.Errorf("set pools: %w", err) })
 	}
@@ -195,58 +197,6 @@ func (s *Server) raiseFormat(ctx context.Context, l ledger, fresh bool) error {
 	}
 	s.log.Info("log format raised; older versions of muster no longer open this data directory", "from", has, "to", can)
 	return nil
-}
-
-// pools is the fact that sets the pools of the configuration. It replaces all pools of the state.
-// Durations are in microseconds and money in millionths there.
-func (s *Server) pools() *state.PoolsSet {
-	f := &state.PoolsSet{}
-	config := s.config()
-	static := map[string]bool{}
-	for i := range config.Providers {
-		static[config.Providers[i].Name] = config.Providers[i].Type == api.ProviderStatic
-	}
-	for i := range config.Pools {
-		p := &config.Pools[i]
-		pool := state.Pool{
-			Name: muster.PoolName(p.Name), Provider: muster.ProviderName(p.Provider), Min: p.Min, Max: p.Max, MaxLaunching: p.MaxLaunching,
-			IdleTimeout: muster.Time(p.IdleTimeout.Std().Microseconds()), BootTimeout: muster.Time(p.BootTimeout.Std().Microseconds()),
-			Grace: muster.Time(p.Grace.Std().Microseconds()),
-			Fence: muster.Time(p.Fence.Std().Microseconds()), Static: static[p.Provider],
-			Ready: p.Ready, ReadyTimeout: muster.Time(p.ReadyTimeout.Std().Microseconds()), Sideline: muster.Time(p.Sideline.Std().Microseconds()),
-			Spare: p.Spare, PriceFactor: p.PriceFactor,
-			BudgetHour: muster.Price(math.Round(p.Budget.PerHour * 1e6)), BudgetMonth: int64(math.Round(p.Budget.PerMonth * 1e6)),
-			Spread: p.Placement == api.PlacementSpread, Meta: p.Meta, Runtime: runtimeName(p.OCIRuntime),
-		}
-		// Without it the loops decide by what nodes of the pool have said.
-		if meta := s.state.Latest().Meta(); meta.LogFormat() >= state.FormatPoolVolumes {
-			pool.Volumes, pool.VolumesWritable = volumeAttributes(p)
-		}
-		for _, o := range p.Offerings {
-			pool.Offerings = append(pool.Offerings, muster.OfferingName(o))
-		}
-		f.Pools = append(f.Pools, pool)
-	}
-	return f
-}
-
-// volumeAttributes are the attributes for volumes of a pool's nodes that start with this
-// configuration.
-func volumeAttributes(p *api.PoolSpec) (read, write string) {
-	writable := make(map[string]bool, len(p.Volumes))
-	for name, v := range p.Volumes {
-		writable[name] = v.Writable
-	}
-	return muster.VolumeAttributes(writable)
-}
-
-// shares is the fact that sets the rules of fair share of the configuration.
-func (s *Server) shares() *state.SharesSet {
-	f := &state.SharesSet{}
-	for _, r := range s.config().Shares {
-		f.Rules = append(f.Rules, state.ShareRule{Match: r.Match, Class: r.Class, Weight: r.Weight})
-	}
-	return f
 }
 
 // loops are the loops of a leader, made for one turn. The fields are set before the loops run and

@@ -313,15 +313,6 @@ func (s *Server) metadataArgs(n *state.Node) []string {
 	return []string{"--metadata", p.Metadata()}
 }
 
-// runtimeName is what is known of a runtime program before there is a node of its pool. A path says
-// nothing: the program behind it may have any name.
-func runtimeName(program string) string {
-	if filepath.IsAbs(program) {
-		return ""
-	}
-	return program
-}
-
 // destroyAll destroys every instance of this cluster, for an ephemeral server. It runs after the
 // loops have ended, so that nothing launches meanwhile, and while the log still runs. It asks the
 // providers for their lists and does not go by the state: an instance whose launch was not

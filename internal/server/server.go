@@ -24,6 +24,7 @@ import (
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cluster"
+	"github.com/musterhq/muster/internal/clusterconfig"
 	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
@@ -76,15 +77,20 @@ type Options struct {
 	// Fatal is called with the first storage error. The default prints one sentence and exits with
 	// status 74.
 	Fatal func(error)
+	// among is the place of this server among others; nil: it is alone.
+	among *raftlog.Cluster
 }
 
 // Server has the parts of a running server. Run makes it and closes it. Fields without a comment
 // about locking are set by open and do not change afterwards.
 type Server struct {
-	// cfg is the configuration of the start, current that of the last reload (nil before the
-	// first). Read them through config.
-	cfg     api.ServerConfig
-	current atomic.Pointer[api.ServerConfig]
+	// cfg is this server's file as it was at the start. What the server runs with is config.
+	cfg api.ServerConfig
+	// keeper knows the configuration in force and this server's file.
+	keeper *clusterconfig.Keeper
+	// used is the configuration that the loops and the pools of the state have now; nil while there
+	// are no loops.
+	used atomic.Pointer[api.ServerConfig]
 	// renew has room for one token. A reload puts it there when the loops must start again; turn
 	// takes it.
 	renew chan struct{}
@@ -205,6 +211,7 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	g, gctx := errgroup.WithContext(ctx)
 	// Each of these goroutines ends with gctx. The first that returns an error ends all others.
 	g.Go(func() error { return s.raft.Lead(gctx, s.lead) })
+	g.Go(func() error { return s.keeper.Watch(gctx, s.reconfigure) })
 	g.Go(func() error { return s.countBlobs(gctx) })
 	g.Go(func() error { return s.watchDisk(gctx) })
 	g.Go(func() error { return s.history.Run(gctx) })
@@ -295,6 +302,9 @@ func open(ctx context.Context, cfg api.ServerConfig, opts Options) (_ *Server, e
 	if s.state, err = state.New(feedSize); err != nil {
 		return nil, err
 	}
+	if err = s.openKeeper(); err != nil {
+		return nil, err
+	}
 	if s.grants, err = registry.New(registry.Config{Registries: cfg.Registries, OpenIdentity: opts.OpenIdentity, Logger: opts.Logger}); err != nil {
 		return nil, err
 	}
@@ -305,7 +315,7 @@ func open(ctx context.Context, cfg api.ServerConfig, opts Options) (_ *Server, e
 	}
 	// Opening takes the lock of the data directory. What comes after it may write there.
 	s.raft, err = raftlog.Open(raftlog.Config{
-		Dir: filepath.Join(cfg.DataDir, "log"), Machine: machine{s.state}, Logger: opts.Logger, LowWater: lowWater(cfg.LowWater), Fatal: opts.Fatal, Cluster: among,
+		Dir: filepath.Join(cfg.DataDir, "log"), Machine: machine{s.state}, Logger: opts.Logger, LowWater: lowWater(cfg.LowWater), Fatal: opts.Fatal, Cluster: cmp.Or(among, opts.among),
 	})
 	// The log is in a directory below; users know the one that they have named.
 	if locked := (*raftlog.LockedError)(nil); errors.As(err, &locked) {
@@ -341,6 +351,7 @@ func open(ctx context.Context, cfg api.ServerConfig, opts Options) (_ *Server, e
 	s.metrics.Registry().MustRegister(newBreakers(s.state.Latest, s.raft.Now))
 	s.measure(s.metrics.Registry())
 	s.metrics.Registry().MustRegister(clusterMetrics{s})
+	s.measureConfig(s.metrics.Registry())
 	if s.imageCache != nil {
 		measureImageCache(s.metrics.Registry(), s.imageCache.Stats)
 	}
@@ -557,7 +568,7 @@ func (s *Server) api() (*http.Server, error) {
 		Images:  s.images,
 		History: s.history,
 		Operate: services.operate, Loops: func() explain.Loops { return s.known() },
-		Running: s.config,
+		Running: s.config, Applied: applied{s},
 		Ready:   s.ready,
 		Cluster: serversOf(s),
 		Leads:   s.raft.IsLeader,
