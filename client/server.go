@@ -21,6 +21,21 @@ func (c ClusterAPI) Config(ctx context.Context) (*api.ServerConfig, error) {
 	return fetch[api.ServerConfig](ctx, c.caller, request{method: http.MethodGet, path: "/v1/config"})
 }
 
+// AppliedConfig is the configuration of the cluster that is in force, and how the file of the server that
+// answers differs from it.
+func (c ClusterAPI) AppliedConfig(ctx context.Context) (*api.AppliedConfig, error) {
+	return fetch[api.AppliedConfig](ctx, c.caller, request{method: http.MethodGet, path: "/v1/config/applied"})
+}
+
+// ApplyConfig puts a configuration in force, or says what it would change.
+func (c ClusterAPI) ApplyConfig(ctx context.Context, a api.ConfigApply) (*api.ConfigApplied, error) {
+	r, err := jsonBody(request{method: http.MethodPut, path: "/v1/config/applied"}, a)
+	if err != nil {
+		return nil, err
+	}
+	return fetch[api.ConfigApplied](ctx, c.caller, r)
+}
+
 // Live asks whether the server's process is alive.
 func (c ClusterAPI) Live(ctx context.Context) error {
 	err := c.call(ctx, request{method: http.MethodGet, path: "/livez", once: true}, nil)

@@ -1,6 +1,7 @@
 package specfile
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"reflect"
 	"slices"
 	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -49,6 +52,47 @@ func JobAt(path string, stdin io.Reader) (*api.JobSpec, error) { return at(path,
 
 // ConfigAt reads the server's configuration at a path.
 func ConfigAt(path string) (*api.ServerConfig, error) { return at(path, nil, Config) }
+
+// ClusterConfigAt reads the cluster's part of a server's configuration at a path; "-" is stdin. What is
+// each server's own may be in the file, and may be missing: the servers have it.
+func ClusterConfigAt(path string, stdin io.Reader) (*api.ServerConfig, error) {
+	return at(path, stdin, func(name string, data []byte) (*api.ServerConfig, error) {
+		return checked(name, data, func(c *api.ServerConfig) []api.ProblemField {
+			config.Defaults(c)
+			return slices.DeleteFunc(config.Validate(c), func(p api.ProblemField) bool { return config.IsOwn(p.Location) })
+		})
+	})
+}
+
+// YAML is JSON as people write it in files. The order of fields stays.
+func YAML(data []byte) ([]byte, error) {
+	var doc yaml.Node
+	// JSON is YAML, in flow style.
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return nil, err
+	}
+	blockStyle(&doc)
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), enc.Close()
+}
+
+func blockStyle(n *yaml.Node) {
+	if n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode {
+		n.Style = 0
+	}
+	// Text is quoted only where it would be something else without.
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+		n.Style = 0
+	}
+	for _, inner := range n.Content {
+		blockStyle(inner)
+	}
+}
 
 // EnvironmentAt reads the environment's file at a path; "-" is stdin.
 func EnvironmentAt(path string, stdin io.Reader) (*api.EnvironmentSpec, error) {

@@ -19,10 +19,10 @@ import (
 	"github.com/musterhq/muster/internal/specfile"
 )
 
-// configCommand makes muster config and muster config check. The file is what is checked. A server
+// configCommand makes muster config with all that is below it, and muster config check. The file is what is checked. A server
 // that cannot be asked is no error: what would change is then unknown, and that is said.
 func configCommand(a *cli.App) *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Check a server's configuration", Long: "Check a server's configuration.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c := &cobra.Command{Use: "config", Short: "Show, check and apply the configuration", Long: "Show, check and apply the configuration: that of a server's file, and that of the cluster.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	file := ""
 	check := a.Command("check -c FILE", "Check a server's configuration", `Read the file as muster server does, and compare it with the configuration of the server that runs on its data directory (or at --addr).
 Shows what a reload (SIGHUP) would change, which changes need a restart, and whether the server would refuse them. Secrets are not compared.
@@ -52,7 +52,7 @@ Exit code 0: the file is valid; 2: it is not.`, cobra.NoArgs, func(ctx context.C
 		return printCheck(a, file, &checked)
 	})
 	check.Flags().StringVarP(&file, "config", "c", "", "the configuration file")
-	c.AddCommand(check)
+	c.AddCommand(check, configShowCommand(a), configDiffCommand(a), configApplyCommand(a))
 	return c
 }
 
