@@ -53,6 +53,8 @@ type Config struct {
 	Paused bool
 	// Second: a second provider is configured.
 	Second bool
+	// Configured: configurations are applied, by servers with different files that take turns to lead.
+	Configured bool
 	// SlowProbe is how long one in SlowProbes new instances takes to answer each of its probes; 0: none does.
 	SlowProbe  time.Duration
 	SlowProbes int
@@ -69,12 +71,16 @@ type Cluster struct {
 
 	// clients claim runners.
 	clients *clients
+	// servers have files, if the scenario applies configurations; else nil.
+	servers *servers
 	// life ends with the cluster.
 	life    context.Context
 	endLife context.CancelFunc
 	cancel  context.CancelFunc
 	loops   sync.WaitGroup
-	watch   *watch
+	// leadership ends with the loops.
+	leadership context.Context
+	watch      *watch
 
 	mu       sync.Mutex
 	machines map[muster.InstanceID]*machine
@@ -127,6 +133,11 @@ func New(cfg Config) (*Cluster, error) {
 	if err := l.Keep(); err != nil {
 		return nil, err
 	}
+	if cfg.Configured {
+		if c.servers, err = c.newServers(); err != nil {
+			return nil, err
+		}
+	}
 	return c, c.propose(&state.PoolsSet{Pools: cfg.Pools})
 }
 
@@ -138,12 +149,17 @@ func (c *Cluster) propose(f state.Fact) error {
 
 // Start begins the loops, as a leader would.
 func (c *Cluster) Start() error {
+	if c.servers != nil {
+		if err := c.servers.lead(); err != nil {
+			return err
+		}
+	}
 	run, err := c.leader()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c.cancel = cancel
+	c.cancel, c.leadership = cancel, ctx
 	c.mu.Lock()
 	c.ledSince, c.dialled = time.Now(), map[muster.NodeID]bool{}
 	c.watch.stocked = stocks(c.Log.Latest())
@@ -261,6 +277,9 @@ func (c *Cluster) Stop() {
 		c.cancel()
 		c.loops.Wait()
 		c.cancel = nil
+		if c.servers != nil {
+			c.servers.resign()
+		}
 		c.mu.Lock()
 		c.ledSince = time.Time{}
 		c.mu.Unlock()

@@ -42,7 +42,19 @@ func Draw(seed uint64) string {
 		}
 		at += time.Duration(d.r.IntN(15_000)) * time.Millisecond
 	}
+	d.configurations(seed, at)
 	return d.b.String()
+}
+
+// configurations are applied in one scenario of four. They are drawn by themselves: the rest of a seed stays what it was.
+func (d *drawing) configurations(seed uint64, end time.Duration) {
+	r := rand.New(rand.NewPCG(seed, 0x636f6e666967))
+	if r.IntN(4) > 0 {
+		return
+	}
+	for range 1 + r.IntN(6) {
+		d.line("at %s config p max=%d", time.Duration(r.Int64N(int64(end)+1)).Truncate(time.Millisecond), 1+r.IntN(8))
+	}
 }
 
 type drawing struct {

@@ -34,6 +34,9 @@ func (p *Play) end() error {
 			return fmt.Errorf("%d instances are left in the cloud, first %s of node %s", len(left), left[0].ID, left[0].Tags.Node)
 		}
 	}
+	if err := p.c.configured(); err != nil {
+		return err
+	}
 	if err := p.jobs(); err != nil {
 		return err
 	}

@@ -176,6 +176,8 @@ func (p *Play) act(a *Act) error {
 				cfg.Workers = workers
 			}
 		})
+	case "config":
+		p.c.configure(a.word(0), o.number("max", 1))
 	case "store":
 		p.c.Blobs.Fail(&muster.Fault{Kind: muster.FaultTransient, Message: "the store does not answer"})
 		time.AfterFunc(o.duration("for", time.Minute)+p.c.delay(time.Millisecond, a.Line), func() { p.c.Blobs.Fail(nil) })

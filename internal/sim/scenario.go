@@ -53,6 +53,7 @@ import (
 //	clock D                         the server's system clock steps
 //	reload [workers=N] [paused] [second]  the loops begin again, with another configuration; paused: nothing is placed until the next;
 //	                                second: with a second provider until the next, for pools with provider=second
+//	config POOL max=N               an operator applies a configuration, to which the pool belongs; each new leader has another file
 //	store for=D                     the blob store fails
 //	full for=D                      the log takes nothing, as with a full disk
 //	limit NAMESPACE [allocs=N] [cpu=N]                        at most
@@ -164,6 +165,7 @@ func (s *Scenario) line(n int, line string) error {
 			return fmt.Errorf("there is no act %q", verb)
 		}
 		s.Acts = append(s.Acts, *act)
+		s.Config.Configured = s.Config.Configured || verb == "config"
 		return nil
 	default:
 		return fmt.Errorf("%q is not understood", word)
@@ -174,7 +176,7 @@ func (s *Scenario) line(n int, line string) error {
 // known acts.
 var known = map[string]bool{"submit": true, "stop": true, "kill": true, "cut": true, "hang": true, "sick": true, "stick": true, "vanish": true, "notice": true,
 	"hold": true, "run": true, "drain": true, "destroy": true, "leader": true, "crash": true, "down": true, "faults": true, "pool": true, "unpool": true, "expect": true,
-	"env": true, "unenv": true, "claim": true, "halt": true, "probe": true, "clock": true, "reload": true, "store": true, "full": true, "limit": true}
+	"env": true, "unenv": true, "claim": true, "halt": true, "probe": true, "clock": true, "reload": true, "config": true, "store": true, "full": true, "limit": true}
 
 func readAct(n int, verb, rest string) *Act {
 	a := &Act{Line: n, Verb: verb, Options: map[string]string{}, Rest: strings.TrimSpace(rest)}
