@@ -28,6 +28,7 @@ func TestPageOfMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMeasured(t, 1)
 		(&Server{}).measureConnections(m.registry, &conns.Listener{})
+		(&Server{}).measureConfig(m.registry)
 		measureImageCache(m.registry, func() imagecache.Stats { return imagecache.Stats{} })
 		m.registry.MustRegister(clusterMetrics{})
 		descs := make(chan *prometheus.Desc)

@@ -72,6 +72,9 @@ type Server struct {
 	Inside Sandbox
 	// Config is the configuration of the server; nil: it does not tell.
 	Config *api.ServerConfig
+	// Applied is the configuration of the cluster; nil: there is none. Asked are the requests for another.
+	Applied *api.AppliedConfig
+	Asked   []api.ConfigApply
 }
 
 // Root makes the command muster with the commands of one package below it, for New.
@@ -96,6 +99,30 @@ func New(t *testing.T, commands func(*cli.App) *cobra.Command) *Server {
 			return
 		}
 		s.answer(w, 200, s.Config)
+	})
+	mux.HandleFunc("GET /v1/config/applied", func(w http.ResponseWriter, r *http.Request) {
+		if s.Applied == nil {
+			s.refuse(w, 404, "no configuration is in force yet")
+			return
+		}
+		s.answer(w, 200, s.Applied)
+	})
+	mux.HandleFunc("PUT /v1/config/applied", func(w http.ResponseWriter, r *http.Request) {
+		var q api.ConfigApply
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			s.refuse(w, 400, err.Error())
+			return
+		}
+		s.Asked = append(s.Asked, q)
+		if q.IfVersion != nil && *q.IfVersion != s.Applied.Version {
+			s.refuse(w, 409, "the configuration in force has another version")
+			return
+		}
+		out := api.ConfigApplied{Version: s.Applied.Version, DryRun: q.DryRun, Changes: []api.ConfigChange{{Field: "pools[p]", From: "there", Warning: "ITS NODES ARE DRAINED"}}}
+		if !q.DryRun {
+			out.Version++
+		}
+		s.answer(w, 200, out)
 	})
 	s.jobs(mux)
 	s.allocations(mux)

@@ -22,7 +22,7 @@ import (
 // configCommand makes muster config with all that is below it, and muster config check. The file is what is checked. A server
 // that cannot be asked is no error: what would change is then unknown, and that is said.
 func configCommand(a *cli.App) *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Show, check and apply the configuration", Long: "Show, check and apply the configuration: that of a server's file, and that of the cluster.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c := &cobra.Command{Use: "config", Short: "Check a server's configuration, and manage the cluster's", Long: "Check a server's configuration, and manage the cluster's.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	file := ""
 	check := a.Command("check -c FILE", "Check a server's configuration", `Read the file as muster server does, and compare it with the configuration of the server that runs on its data directory (or at --addr).
 Shows what a reload (SIGHUP) would change, which changes need a restart, and whether the server would refuse them. Secrets are not compared.

@@ -31,7 +31,7 @@ func serverCommand(a *cli.App, d Drivers) *cobra.Command {
 	file, node, tokenFile := "", "", ""
 	var start cluster.Start
 	var token string
-	c := a.Command("server -c FILE", "Run a server", `Runs until SIGTERM or Ctrl-C. Work on nodes keeps running without it, and is found again when the server starts on the same data directory. The configuration is read strictly: muster config check -c FILE shows what is wrong with it. SIGHUP reloads it: pools, providers, retention and quotas change at once; the log says what changed and what needs a restart. An invalid file changes nothing.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
+	c := a.Command("server -c FILE", "Run a server", `Runs until SIGTERM or Ctrl-C. Work on nodes keeps running without it, and is found again when the server starts on the same data directory. The configuration is read strictly: muster config check -c FILE shows what is wrong with it. SIGHUP reloads it: pools, providers, retention and quotas change at once, on the server that leads; the log says what changed and what needs a restart. An invalid file changes nothing.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		// There is no default place: which configuration a server has is too much to guess.
 		if file == "" {
 			return cli.Usage(errors.New("which configuration? give it with -c, or use `muster dev`"))
