@@ -42,6 +42,8 @@ type Environment struct {
 	Alert muster.Time `cbor:"15,keyasint,omitempty"`
 	// Set is the index of the log at which Spec was set; 0: before that was kept.
 	Set uint64 `cbor:"16,keyasint,omitempty"`
+	// Demand is what claims did lately; nil: that was not recorded.
+	Demand *WarmDemand `cbor:"17,keyasint,omitempty"`
 }
 
 // startBackoff and its limit: how long nothing is started after a start that failed by the
@@ -248,6 +250,9 @@ func (f *RunnersWanted) apply(s *State, _ muster.Time) (any, error) {
 	// What has been placed meanwhile stays.
 	env.Wanted = max(f.Count, j.NextIndex)
 	env.Priority, env.Stock, env.Floor, env.Why, env.Alert = f.Priority, f.Stock, f.Floor, f.Why, f.Alert
+	if f.Demand != nil {
+		env.Demand = f.Demand.bounded()
+	}
 	if env == *j.Env && !f.Drop {
 		return nil, nil
 	}

@@ -75,6 +75,9 @@ var blanks = [...]func() Fact{
 	52: fact[ServerSeen],
 	53: fact[ServerRemoved],
 	54: fact[ConfigApplied],
+	55: fact[BlocksChanged],
+	56: fact[InstanceSheltered],
+	57: fact[DemandSeen],
 }
 
 func fact[T any, F interface {

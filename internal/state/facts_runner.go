@@ -54,6 +54,8 @@ type RunnersWanted struct {
 	Drop bool `cbor:"7,keyasint,omitempty"`
 	// Alert is since when too few are warm; 0: there are enough.
 	Alert muster.Time `cbor:"8,keyasint,omitempty"`
+	// Demand is what made Stock larger; nil leaves what was recorded before.
+	Demand *WarmDemand `cbor:"9,keyasint,omitempty"`
 }
 
 // RunnersStopped ends runners that nobody has. Those that somebody has by now are passed over. Value: how many.

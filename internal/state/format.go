@@ -79,6 +79,13 @@ var since = map[string]Format{
 	"state.Run.Architectures":            7,
 	"state.PastVersion.Architectures":    7,
 	"state.ConfigApplied":                7,
+	"state.BlocksChanged":                7,
+	"state.InstanceSheltered":            7,
+	"state.DemandSeen":                   7,
+	"state.RunnersWanted.Demand":         7,
+	"state.Environment.Demand":           7,
+	"row 30":                             7,
+	"row 31":                             7,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

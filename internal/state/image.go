@@ -41,6 +41,9 @@ const (
 	rowServers
 	rowConfig
 	rowStarts rowTable = 40
+
+	rowBlock   rowTable = 30
+	rowShelter rowTable = 31
 )
 
 type row struct {
@@ -130,6 +133,8 @@ func (im *Image) writeRows(iw *imageWriter) {
 	t.paces.Scan(func(p *Pace) bool { iw.row(rowPace, p); return iw.err == nil })
 	t.claims.Scan(func(c *Claim) bool { iw.row(rowClaim, c); return iw.err == nil })
 	t.starts.Scan(func(m *starts) bool { iw.row(rowStarts, m); return iw.err == nil })
+	t.blocks.Scan(func(b *Block) bool { iw.row(rowBlock, b); return iw.err == nil })
+	t.shelters.Scan(func(s *Shelter) bool { iw.row(rowShelter, s); return iw.err == nil })
 }
 
 type imageWriter struct {
@@ -266,6 +271,10 @@ func newRow(table rowTable) any {
 		return &Claim{}
 	case rowStarts:
 		return &starts{}
+	case rowBlock:
+		return &Block{}
+	case rowShelter:
+		return &Shelter{}
 	}
 	return nil
 }
@@ -341,6 +350,10 @@ func (in *imageReader) put(v any) error {
 		s.t.paceN.Set(v)
 	case *starts:
 		s.t.starts.Set(v)
+	case *Block:
+		s.t.blocks.Set(v)
+	case *Shelter:
+		s.t.shelters.Set(v)
 	}
 	return nil
 }

@@ -122,7 +122,9 @@ func (g gen) fact(s *Snapshot) Fact {
 		uid = j.UID
 	}
 	room := muster.Resources{CPU: 3000, Memory: muster.GiB}
-	switch g.pick("fact", 36) {
+	switch g.pick("fact", 38) {
+	case 36, 37:
+		return g.provider(s)
 	case 28, 29, 30, 31, 32, 33, 34, 35:
 		return g.standing(s, node)
 	case 20, 21, 22, 23, 24, 25, 26, 27:
@@ -287,7 +289,15 @@ func (g gen) runner(s *Snapshot) Fact {
 		if j := s.JobByUID(uid); j != nil {
 			count += j.NextIndex - g.pick("less", 2)
 		}
-		return &RunnersWanted{UID: uid, Count: count, Priority: g.pick("priority", 2), Stock: count, Floor: 1, Why: "w", Drop: g.pick("drop", 3) == 0}
+		seen := &WarmDemand{Peaks: []Peak{{60_000_000, g.pick("peak", 3)}}}
+		if g.pick("seen", 3) == 0 {
+			return &DemandSeen{[]EnvironmentDemand{{uid, seen}}}
+		}
+		f := &RunnersWanted{UID: uid, Count: count, Priority: g.pick("priority", 2), Stock: count, Floor: 1, Why: "w", Drop: g.pick("drop", 3) == 0}
+		if g.pick("with demand", 2) == 0 {
+			f.Demand = seen
+		}
+		return f
 	case 5:
 		return &RunnersStopped{UID: uid, Runners: runners, Why: "surplus", Unready: g.pick("unready", 2) == 0}
 	case 6:
@@ -319,6 +329,20 @@ func (g gen) runner(s *Snapshot) Fact {
 		return &ClaimExtended{Claim: id, TTL: muster.Time(g.pick("new ttl", 3)) - 1, Idle: muster.Time(g.pick("new idle", 3)) - 1}
 	}
 	return &ClaimReleased{Claim: id}
+}
+
+// provider is a fact about what is known of providers.
+func (g gen) provider(s *Snapshot) Fact {
+	if g.pick("about providers", 3) == 0 {
+		return &InstanceSheltered{Token: muster.Token(fmt.Sprintf("t%d", g.pick("token", 3))), Until: s.Meta().Time.Add(time.Duration(g.pick("for", 3)) * time.Second)}
+	}
+	b := Block{Call: []string{CallCreate, CallList}[g.pick("call", 2)], Scope: muster.Scope{Provider: "p", Zone: []string{"", "a", "b"}[g.pick("zone", 3)]}, Kind: muster.FaultCapacity}
+	if g.pick("ended", 3) == 0 {
+		return &BlocksChanged{Ended: []Block{b}}
+	}
+	b.Times, b.Until = 1+g.pick("times", 3), s.Meta().Time.Add(time.Duration(g.pick("for", 5))*time.Second)
+	b.Forget = b.Until.Add(time.Second)
+	return &BlocksChanged{Set: []Block{b}}
 }
 
 // standing is a fact about service and system jobs.

@@ -74,6 +74,8 @@ type tables struct {
 
 	standing
 	money
+
+	providerTables
 }
 
 // life is one job of a name. Rows of jobs change with each of their members, names do not:
@@ -143,6 +145,8 @@ func newTables() tables {
 		environments: newEnvironments(),
 		money:        newMoney(),
 		standing:     newStanding(),
+
+		providerTables: newProviderTables(),
 	}
 }
 
@@ -156,6 +160,7 @@ func (t *tables) copy() tables {
 		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retryIndexes: t.retryIndexes.copy(),
 		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), loaded: t.loaded.Copy(), shares: t.shares, servers: t.servers, config: t.config, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
 		standingJobs: t.standingJobs.Copy(), environments: t.environments.copy(), standing: t.standing.copy(), money: t.money.copy(),
+		providerTables: t.providerTables.copy(),
 	}
 }
 

@@ -471,7 +471,7 @@ func goldenFacts() []Fact {
 		&NodeImagesSeen{"n1", []muster.AffinityKey{"image:a"}},
 		&SharesSet{[]ShareRule{{"a*", "c", 3}}}, &NamespaceLimited{NamespaceLimits{"n", 1, 2, 3, 4, 5, 6, "w", "r"}},
 		&EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "ue", Spec: environment("e"), IfVersion: &one, IfSet: &one, Rollout: true},
-		&EnvironmentDeleted{muster.EnvironmentKey("default", "e"), true}, &RunnersWanted{"ue", 3, 50, 2, 1, "w", true, 9},
+		&EnvironmentDeleted{muster.EnvironmentKey("default", "e"), true}, &RunnersWanted{"ue", 3, 50, 2, 1, "w", true, 9, &WarmDemand{[]Peak{{6e7, 4}}, 5}}, &DemandSeen{[]EnvironmentDemand{{"ue", &WarmDemand{[]Peak{{6e7, 4}}, 5}}}},
 		&RunnersStopped{"ue", []muster.AllocID{"ue-0-1"}, "w", true}, &RunnersPurged{[]muster.AllocID{"ue-0-1"}},
 		&RunnerClaimed{"c1", "ue", "ue-0-1", 4, 5, "n", "k", "d"}, &ClaimExtended{"c1", 6, 7},
 		&ClaimsTouched{[]Touch{{"c1", 8}}}, &ClaimReleased{"c1", "r"}, &ClaimsExpired{[]Expiry{{"c1", "r", 9}}},
@@ -481,6 +481,8 @@ func goldenFacts() []Fact {
 		&RoomReserved{"n1", "ua", 2}, &RoomReleased{"n1", "ua", "r"}, &NodePlansRefused{"n1", 15, "r"},
 		&NodeFailed{"n1", "r", true}, &NodeEvicted{"n1", "r", 4}, &NodeRekeyed{"n1", "ssh-ed25519 B"},
 		&ConfigApplied{"{}", "s1", ConfigReload, "sha256:f", &one},
+		&BlocksChanged{[]Block{{CallCreate, muster.Scope{Provider: "p", Zone: "z", Offering: "o", Market: muster.Spot, Family: "f"}, muster.FaultQuota, 1, "w", 2, 3, 4, 5, 6}}, []Block{{Call: CallList, Scope: muster.Scope{Provider: "p"}, Kind: muster.FaultAuth}}},
+		&InstanceSheltered{"t1", 5},
 	}
 }
 
