@@ -16,9 +16,9 @@ import (
 // check launches one instance of a provider and tries it out, while this server leads. It uses the
 // loops' providers and connections, so that it tests what a real node would use.
 //
-// Shelter tells the fleet not to adopt or destroy the instance, which belongs to no node. The
-// shelter is in the memory of this fleet: after a crash the next fleet treats the instance like any
-// other that no node stands for.
+// Shelter tells the fleet not to adopt or destroy the instance, which belongs to no node. It is in
+// the log with an end: after a crash the next fleet leaves the instance alone until then, and treats
+// it afterwards like any other that no node stands for.
 func (s *Server) check(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error {
 	l := s.stats.now.Load()
 	if l == nil {

@@ -176,6 +176,10 @@ func (c *collector) collectFleet(ch chan<- prometheus.Metric, st *fleet.Stats, d
 		send(descOperations, prometheus.CounterValue, float64(n), string(s.provider), string(s.op), s.result)
 	}
 	now := c.clock.Now()
+	// A server that does not lead reads them in the log.
+	if meta := c.state.Latest().Meta(); meta.LogFormat() >= state.FormatProviders {
+		st.Blocks = size.BlocksOf(c.state.Latest())
+	}
 	for _, b := range st.Blocks {
 		// A block of a provider that a reload added has no series until the next start.
 		if b.Until > now && blocks[b.Scope.Provider] != nil {

@@ -144,13 +144,13 @@ func (l linked) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (insid
 	return t, nil
 }
 
-// known returns what the present loops know beside the state. Without a leadership it knows
-// nothing.
+// known returns what the present loops know beside the state. Without a leadership it knows only
+// what the log has of their memory.
 func (s *Server) known() operate.Loops {
 	if l := s.stats.now.Load(); l != nil {
 		return knows{l}
 	}
-	return operate.Idle{}
+	return follows{state: s.state}
 }
 
 // knows answers the questions of services from the loops of one turn. The loops guard their own

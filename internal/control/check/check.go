@@ -34,9 +34,10 @@ type Config struct {
 	Enter, Leave func(id muster.NodeID)
 	// Fence returns the fence for what is sent to the agent.
 	Fence func() wire.Fence
-	// Shelter keeps the fleet from adopting or destroying the instance of a token until end is
-	// called. destroyed tells end whether the check destroyed the instance.
-	Shelter func(t muster.Token) (end func(destroyed bool))
+	// Shelter keeps the fleet, and that of a later leader, from adopting or destroying the instance
+	// of a token until end is called, or until most is over if nobody calls it. destroyed tells end
+	// whether the check destroyed the instance.
+	Shelter func(ctx context.Context, t muster.Token, most time.Duration) (end func(destroyed bool), err error)
 	// Say reports the result of a step to the operator, in words.
 	Say    func(step, text string)
 	Logger *slog.Logger
@@ -106,7 +107,10 @@ func Run(ctx context.Context, cfg Config, want Want) error {
 	// The stage is that of a new node, so the functions of the link treat the instance like one.
 	c.node = &state.Node{ID: id, Token: muster.Token("check-" + draw), Offering: c.offering, Stage: muster.NodeBooting, Launched: muster.At(time.Now())}
 	// Sheltered before the instance is created: a list could show it at once.
-	end := cfg.Shelter(c.node.Token)
+	end, err := cfg.Shelter(ctx, c.node.Token, want.Timeout+destroyFor)
+	if err != nil {
+		return fmt.Errorf("no instance was asked for: the fleet could destroy it meanwhile: %w", err)
+	}
 	if cfg.Enter != nil {
 		cfg.Enter(id)
 	}
@@ -115,8 +119,7 @@ func Run(ctx context.Context, cfg Config, want Want) error {
 		defer cfg.Leave(id)
 	}
 	// The steps follow each other; the first failure ends them.
-	err := c.create(tryCtx)
-	if err == nil {
+	if err = c.create(tryCtx); err == nil {
 		if err = c.boot(tryCtx); err == nil {
 			err = c.run(tryCtx)
 		}

@@ -37,7 +37,8 @@ type rig struct {
 	keys    []string // the host keys by which it was dialled, and the user data that it has
 	says    []string
 	// shelters are the tokens that were sheltered, and with what end.
-	shelters []string
+	shelters  []string
+	noShelter error
 
 	mu    sync.Mutex
 	nodes map[muster.NodeID]*linktest.Node
@@ -116,10 +117,16 @@ func (r *rig) check(ctx context.Context, want check.Want) error {
 		},
 		Fence: func() wire.Fence { return wire.Fence{Cluster: "c1", Epoch: 1, Term: 1, Index: 1} },
 		Say:   func(step, text string) { r.says = append(r.says, step+" "+text) },
-		Shelter: func(muster.Token) func(bool) {
+		Shelter: func(_ context.Context, _ muster.Token, most time.Duration) (func(bool), error) {
+			if r.noShelter != nil {
+				return nil, r.noShelter
+			}
+			if most < want.Timeout+time.Minute {
+				r.t.Errorf("the shelter lasts for %s, the check for %s and its destroy", most, want.Timeout)
+			}
 			i := len(r.shelters)
 			r.shelters = append(r.shelters, "open")
-			return func(destroyed bool) { r.shelters[i] = fmt.Sprint("destroyed ", destroyed) }
+			return func(destroyed bool) { r.shelters[i] = fmt.Sprint("destroyed ", destroyed) }, nil
 		},
 	}, want)
 }
@@ -263,6 +270,17 @@ func TestCheckWhoseDestroyFails(t *testing.T) {
 		r.told(r.check(context.Background(), check.Want{Command: []string{"exit", "3"}}), "code 3", "was not destroyed within 2m", "not now")
 		if !slices.Equal(r.shelters, []string{"destroyed false"}) {
 			t.Errorf("shelters: %v", r.shelters)
+		}
+	})
+}
+
+// Without a shelter nothing is created: the fleet would destroy it under the check.
+func TestCheckNeedsItsShelter(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.noShelter = errors.New("the log takes nothing")
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}}), "no instance was asked for", "the log takes nothing")
+		if c := r.cloud.Calls(); c.Create != 0 {
+			t.Error("something was launched")
 		}
 	})
 }

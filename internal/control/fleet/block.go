@@ -16,8 +16,19 @@ import (
 // success. Fleet.mu guards it.
 type blocks struct {
 	list []block
-	// fails counts failed boots in a row, by offering.
-	fails map[offerKey]int
+	// fails counts failed boots in a row, by the scope of the offering.
+	fails map[muster.Scope]failed
+}
+
+// failed is how many boots in a row have failed, and when the last did.
+type failed struct {
+	times int
+	last  muster.Time
+}
+
+// offerScope is the scope that covers one offering, in one zone and market, and nothing else.
+func offerScope(o *muster.Offering) muster.Scope {
+	return muster.Scope{Provider: o.Provider, Zone: o.Zone, Offering: o.Name, Market: o.Market}
 }
 
 // block is one blocked scope. times counts refusals in a row.
@@ -134,7 +145,7 @@ func (b *blocks) forget(offers []muster.Offering) int {
 		return slices.ContainsFunc(offers, func(o muster.Offering) bool { return x.Covers(&o) })
 	})
 	for i := range offers {
-		delete(b.fails, keyOf(&offers[i]))
+		delete(b.fails, offerScope(&offers[i]))
 	}
 	return before - len(b.list)
 }
@@ -148,10 +159,10 @@ const bootsBefore = 3
 // now.
 func (b *blocks) unbooted(o *muster.Offering, why string, now muster.Time, snap *state.Snapshot) (_ size.Block, ok bool) {
 	if b.fails == nil {
-		b.fails = map[offerKey]int{}
+		b.fails = map[muster.Scope]failed{}
 	}
-	b.fails[keyOf(o)]++
-	n := b.fails[keyOf(o)]
+	n := b.fails[offerScope(o)].times + 1
+	b.fails[offerScope(o)] = failed{n, now}
 	if n < bootsBefore {
 		return size.Block{}, false
 	}
@@ -161,7 +172,7 @@ func (b *blocks) unbooted(o *muster.Offering, why string, now muster.Time, snap 
 
 // booted records that an instance came into service.
 func (b *blocks) booted(o *muster.Offering) {
-	delete(b.fails, keyOf(o))
+	delete(b.fails, offerScope(o))
 	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.kind == faultBoot && x.Covers(o) })
 }
 

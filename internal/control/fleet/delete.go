@@ -77,12 +77,14 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 			f.memory.Destroyed[n.ID] = muster.At(now)
 			delete(f.backoff, n.ID)
 			f.troubles.over(n.ID, "destroy")
+			f.delays.allow(name, state.CallDestroy)
 			continue
 		}
 		f.stats.DestroyFaults++
 		f.backoff[n.ID]++
 		wait := max(backoff(destroyRetry, destroyRetryMost, f.backoff[n.ID]), afterOf(err))
 		f.memory.NotBefore[n.ID] = muster.At(now.Add(wait))
+		f.delays.forbid(name, state.CallDestroy, err, muster.At(now))
 		if ctx.Err() == nil {
 			f.troubles.failed(n.ID, "destroy", err, muster.At(now), f.memory.NotBefore[n.ID])
 			again = append(again, func() {

@@ -75,6 +75,8 @@ type Fleet struct {
 	counts    map[muster.ProviderName]*cloud.Counted
 	// calls are the provider calls under way. Run waits for them.
 	calls sync.WaitGroup
+	// keeper has blocks and delays in the log as well.
+	keeper keeper
 	// wake holds a token when a pass is due now, lazy when one is due soon.
 	wake, lazy chan struct{}
 	ids        ids
@@ -98,6 +100,8 @@ type Fleet struct {
 	// backoff counts answers in a row that failed or were unclear.
 	backoff map[muster.NodeID]int
 	blocks  blocks
+	// delays are the calls that providers have forbidden for a time.
+	delays delays
 	// sights holds what the lists of each provider have shown.
 	sights  map[muster.ProviderName]*mend.Sight
 	listers map[muster.ProviderName]*lister
@@ -130,6 +134,7 @@ func New(cfg Config) (*Fleet, error) {
 	cfg.OffersEvery = cmp.Or(cfg.OffersEvery, time.Minute)
 	f := &Fleet{
 		cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), lazy: make(chan struct{}, 1), ids: ids{draw: cfg.Draw},
+		delays: delays{},
 		memory: mend.Memory{
 			Creating: map[muster.NodeID]bool{}, Destroying: map[muster.NodeID]bool{}, Tried: map[muster.NodeID]muster.Time{},
 			Destroyed: map[muster.NodeID]muster.Time{}, NotBefore: map[muster.NodeID]muster.Time{},
@@ -140,6 +145,7 @@ func New(cfg Config) (*Fleet, error) {
 		stopped: map[muster.AllocID]muster.Time{}, overdue: map[muster.NodeID]bool{}, boots: newBoots(),
 		providers: map[muster.ProviderName]cloud.Provider{}, counts: map[muster.ProviderName]*cloud.Counted{},
 	}
+	f.keeper = keeper{f, wait.NewTurn()}
 	// The wrapper keeps instances of other clusters, which may share the account, out of every
 	// list.
 	owner := cfg.State.Latest().Meta().Cluster
@@ -168,6 +174,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	// The whole state is read before the first pass. What is committed in between comes as a change
 	// and wakes the loop.
 	at := f.survey()
+	f.keeper.recall(f.cfg.State.Latest())
 	f.warnUnmanaged()
 	loops.Go(func() { f.follow(ctx, at) })
 	for _, name := range f.names {
@@ -316,6 +323,7 @@ func (f *Fleet) step(ctx context.Context) time.Duration {
 	f.decisions = sizing
 	f.mu.Unlock()
 
+	f.keeper.keep(ctx)
 	f.mend(ctx, snap, mending)
 	f.size(ctx, sizing, listed)
 

@@ -196,6 +196,8 @@ func (f *Fleet) notCreated(ctx context.Context, n *state.Node, err error) error 
 	b := f.blocks.add(&n.Offering, err, now, snap)
 	f.mu.Unlock()
 	f.log.Warn("create refused", "node", n.ID, "offering", n.Offering.Name, "kind", muster.KindOf(err), "error", err, "again", b.Until.Sub(muster.At(now)))
+	// The block is in the log first: a leader that finds the node gone must not ask again at once.
+	f.keeper.keep(ctx)
 	return f.propose(ctx, &state.NodeGone{ID: n.ID, Reason: fmt.Sprintf("not created: %v", err)})
 }
 

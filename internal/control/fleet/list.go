@@ -132,11 +132,13 @@ func (l *lister) due(last, notBefore muster.Time) muster.Time {
 	return max(at, last.Add(listGap), notBefore)
 }
 
-// run lists until ctx ends. The first list begins at once.
+// run lists until ctx ends. The first list begins at once, unless the provider has forbidden that.
 func (l *lister) run(ctx context.Context) {
-	var last, notBefore muster.Time
+	var last muster.Time
+	// An earlier leader may have been asked to wait.
+	notBefore := l.f.keeper.forbidden(l.name, state.CallList)
 	faults := 0
-	for first := true; ; first = false {
+	for first := notBefore == 0; ; first = false {
 		for !first {
 			delay := l.due(last, notBefore).Sub(l.f.cfg.Clock.Now())
 			if delay <= 0 {
@@ -170,6 +172,7 @@ func (l *lister) run(ctx context.Context) {
 		// complete list.
 		l.f.listed(ctx, l.name, list, seen)
 		before := l.ended(err)
+		l.f.keeper.answered(l.name, state.CallList, err)
 		if notBefore = 0; err == nil {
 			faults = 0
 			if before.Err != nil {
@@ -255,6 +258,10 @@ func (f *Fleet) listed(ctx context.Context, name muster.ProviderName, list *mend
 func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 	faults := 0
 	left := map[offerKey]muster.Time{}
+	// An earlier leader may have been asked to wait.
+	if !wait.For(ctx, f.keeper.forbidden(name, state.CallOffers).Sub(f.cfg.Clock.Now())) {
+		return
+	}
 	for {
 		delay := f.cfg.OffersEvery
 		callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, listTimeout))
@@ -269,8 +276,9 @@ func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 			if ctx.Err() != nil {
 				return
 			}
-			delay = min(delay, backoff(listRetry, listRetryLongest, faults))
+			delay = max(min(delay, backoff(listRetry, listRetryLongest, faults)), afterOf(err))
 		}
+		f.keeper.answered(name, state.CallOffers, err)
 		f.offersRead(ctx, name, err)
 		if !wait.For(ctx, delay) {
 			return

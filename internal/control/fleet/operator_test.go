@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -206,7 +207,10 @@ func TestBootErrorIsKept(t *testing.T) {
 func TestShelteredInstanceIsLeftAlone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
-		end := w.fleet.Shelter("tcheck")
+		end, err := w.fleet.Shelter(context.Background(), "tcheck", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
 		w.cloud.Add(cloud.Tags{Owner: "c1", Token: "tcheck", Node: "check-1"}, "small")
 		time.Sleep(10 * time.Minute)
 		if n := w.log.Latest().LiveNodeCount(); n != 0 || len(w.cloud.Instances()) != 1 {

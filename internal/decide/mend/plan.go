@@ -338,6 +338,17 @@ func (p *planner) silent(n *state.Node) {
 	}
 }
 
+// mayBeDestroyed reports whether the leader before may have had an instance destroyed: no list under
+// this one has ended yet, or the newest lacks it. A new leader would otherwise destroy all again that
+// is on its way out. A provider that cannot be listed is asked all the same, a little later.
+func (p *planner) mayBeDestroyed(n *state.Node, s *Sight) bool {
+	began := p.snap.Meta().LeaderSince
+	if n.StageSince >= began {
+		return false
+	}
+	return s.newest < began && p.now < began.Add(destroyAgain) || s.lacks(n.Token, began)
+}
+
 func (p *planner) terminating(n *state.Node, s *Sight) {
 	if p.now >= n.StageSince.Add(TerminateDeadline) {
 		p.out.Overdue = append(p.out.Overdue, Turn{Node: n.ID, Reason: fmt.Sprintf("to be destroyed since %s, and the provider has not confirmed it", p.now.Sub(n.StageSince).Round(time.Second))})
@@ -367,6 +378,8 @@ func (p *planner) terminating(n *state.Node, s *Sight) {
 		p.look(s, next)
 	case ok && s.newest < answered:
 		p.look(s, p.now)
+	case !ok && p.mayBeDestroyed(n, s):
+		p.look(s, next)
 	case !ok, p.now >= answered.Add(destroyAgain):
 		if p.ready(n.ID) {
 			p.out.Destroy = append(p.out.Destroy, n.ID)

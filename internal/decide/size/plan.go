@@ -168,3 +168,15 @@ func (p *planner) begin(blocks []Block) {
 		p.wakeAt(w.at)
 	}
 }
+
+// BlocksOf returns what the state says about launches that providers have refused: blocks that hold,
+// and those that have ended without a success since.
+func BlocksOf(snap *state.Snapshot) (out []Block) {
+	state.ProvidersOf(snap).Blocks(func(b *state.Block) bool {
+		if b.Call == state.CallCreate && b.Times > 0 {
+			out = append(out, Block{Scope: b.Scope, Until: b.Until, Why: b.Why, Held: b.Held, Asked: b.Asked})
+		}
+		return true
+	})
+	return out
+}
