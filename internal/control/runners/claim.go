@@ -87,7 +87,7 @@ func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first
 	select {
 	case id, ok := <-w.given:
 		if !ok {
-			return "", muster.Faultf(muster.FaultUnavailable, "the environment was deleted, or the server stops")
+			return "", w.why
 		}
 		return id, nil
 	case <-ctx.Done():
@@ -109,7 +109,7 @@ func (r *Runners) popOrQueue(q Request, deadline time.Time, first bool) (muster.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.up {
-		return "", nil, muster.Faultf(muster.FaultUnavailable, "the server cannot hand out runners now")
+		return "", nil, leaderGone()
 	}
 	p := r.takeInLocked(q.UID)
 	if p == nil {
@@ -117,6 +117,7 @@ func (r *Runners) popOrQueue(q Request, deadline time.Time, first bool) (muster.
 	}
 	if first {
 		p.demand.came(r.cfg.Clock.Now())
+		r.counted[q.UID] = true
 	}
 	// Claims that wait come first, even if a runner is warm now.
 	if p.waiters.Len() == 0 {
@@ -163,6 +164,12 @@ func (r *Runners) endWait(ctx context.Context, uid muster.JobUID, w *waiter) mus
 		r.stats.Refused++
 	}
 	return ""
+}
+
+// leaderGone is the fault of a claim whose server does not lead, or has just ceased to. It wants to
+// be repeated: another server leads soon, or this one again.
+func leaderGone() error {
+	return &muster.Fault{Kind: muster.FaultUnavailable, Message: "the server hands out no runners now, because it does not lead any more; repeat the claim", After: time.Second}
 }
 
 // takeInLocked returns the pool of a live environment, even if the feed has not shown the
@@ -277,29 +284,6 @@ func (r *Runners) putBackLocked(uid muster.JobUID, id muster.AllocID) {
 	if p := r.pools[uid]; p != nil {
 		delete(p.out, id)
 		r.handOutLocked(p)
-	}
-}
-
-// Use records that a claim's runner is in use until end is called. Meanwhile the claim does not
-// become idle.
-func (r *Runners) Use(id muster.ClaimID) (end func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	u := r.uses[id]
-	if u == nil {
-		u = &use{}
-		if !isHeld(r.cfg.State.Latest(), id) {
-			// The claim has ended. An entry would stay for ever.
-			return func() {}
-		}
-		r.uses[id] = u
-	}
-	u.busy++
-	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		u.busy--
-		u.last = r.cfg.Clock.Now()
 	}
 }
 

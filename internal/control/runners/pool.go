@@ -60,11 +60,21 @@ func newWakes() *btree.BTreeG[*pool] {
 // waiter is a claim that waits in the queue of its environment.
 type waiter struct {
 	// given has room for the one runner that the claim gets, so handing it over never blocks. It is
-	// closed instead if there will be none: the environment is deleted, or the server stops.
+	// closed instead if there will be none, and why says why.
 	given chan muster.AllocID
+	why   error
 	// pool is the environment's, place the claim's place in its queue.
 	pool  *pool
 	place *list.Element
+}
+
+// refuse tells all waiting claims why they get no runner.
+func (p *pool) refuse(why error) {
+	for e := p.waiters.Front(); e != nil; e = e.Next() {
+		w := e.Value.(*waiter)
+		w.why = why
+		close(w.given)
+	}
 }
 
 // newPool makes an empty pool.
@@ -74,6 +84,9 @@ func newPool(uid muster.JobUID) *pool {
 
 // refill takes the stock from a snapshot. It keeps out: claims under way still have their runners.
 func (p *pool) refill(snap *state.Snapshot) {
+	if j := snap.JobByUID(p.uid); j != nil && j.Env != nil && p.demand.before == nil {
+		p.demand.before = j.Env.Demand
+	}
 	clear(p.warm)
 	p.order = p.order[:0]
 	snap.Runners(p.uid, muster.RunnerWarm, func(a *state.Alloc) bool {
@@ -221,6 +234,8 @@ type demand struct {
 	// second is the second of the newest count.
 	second int64
 	starts []time.Duration
+	// before is what earlier leaders recorded; nil if they have recorded nothing.
+	before *state.WarmDemand
 }
 
 // at moves the ring to a time. The seconds between had no claims.
@@ -256,7 +271,7 @@ func (d *demand) started(took time.Duration) {
 func (p *pool) picture(now, since muster.Time) warm.Demand {
 	d := &p.demand
 	d.at(now)
-	out := warm.Demand{Since: since, Waiting: p.waiters.Len(), Starts: slices.Clone(d.starts), Arrivals: make([]int, 0, seconds)}
+	out := warm.Demand{Since: since, Waiting: p.waiters.Len(), Starts: slices.Clone(d.starts), Arrivals: make([]int, 0, seconds), Before: d.before}
 	for i := range seconds {
 		out.Arrivals = append(out.Arrivals, d.counts[(d.second+1+int64(i))%int64(seconds)])
 	}

@@ -58,8 +58,11 @@ type Runners struct {
 	began muster.Time
 	pools map[muster.JobUID]*pool
 	// uses has the claims that were used under this leadership. The log learns of a use now and
-	// then only.
-	uses map[muster.ClaimID]*use
+	// then only: recent has the claims that were used since it was told.
+	uses   map[muster.ClaimID]*use
+	recent []muster.ClaimID
+	// counted has the environments of which claims came since the log was told of the demand.
+	counted map[muster.JobUID]bool
 	// dirty has the environments to decide about.
 	dirty map[muster.JobUID]bool
 	// wakes has the pools whose wake is set, by wake.
@@ -73,13 +76,6 @@ type Runners struct {
 	wake, press, claims chan struct{}
 	// ready is closed by Run. Run is called once.
 	ready chan struct{}
-}
-
-// use is what memory knows about the use of a claim. busy is how many requests use its runner now;
-// last is when the last one ended.
-type use struct {
-	last muster.Time
-	busy int // requests under way
 }
 
 // New makes the loop. It does nothing before Run.
@@ -98,7 +94,7 @@ func New(cfg Config) (*Runners, error) {
 	cfg.KeepMost = cmp.Or(cfg.KeepMost, 5000)
 	return &Runners{
 		cfg: cfg, log: cfg.Logger.With("loop", "runners"), pools: map[muster.JobUID]*pool{},
-		uses: map[muster.ClaimID]*use{}, dirty: map[muster.JobUID]bool{}, wakes: newWakes(), left: map[muster.ClaimID]muster.Time{}, stats: newStats(),
+		uses: map[muster.ClaimID]*use{}, dirty: map[muster.JobUID]bool{}, wakes: newWakes(), left: map[muster.ClaimID]muster.Time{}, counted: map[muster.JobUID]bool{}, stats: newStats(),
 		wake: make(chan struct{}, 1), press: make(chan struct{}, 1), claims: make(chan struct{}, 1),
 		ready: make(chan struct{}),
 	}, nil
@@ -133,6 +129,7 @@ func (r *Runners) Run(ctx context.Context) error {
 	// wait for.
 	wg.Go(func() { r.endClaims(ctx) })
 	wg.Go(func() { r.forgetGone(ctx) })
+	wg.Go(func() { r.record(ctx) })
 	r.decideLoop(ctx)
 	return nil
 }
@@ -148,10 +145,9 @@ func (r *Runners) down() {
 	defer r.mu.Unlock()
 	r.up = false
 	for _, p := range r.pools {
-		for e := p.waiters.Front(); e != nil; e = e.Next() {
-			close(e.Value.(*waiter).given)
-		}
+		p.refuse(leaderGone())
 	}
+	r.recent, r.counted = nil, map[muster.JobUID]bool{}
 	r.pools, r.uses, r.dirty, r.left = map[muster.JobUID]*pool{}, map[muster.ClaimID]*use{}, map[muster.JobUID]bool{}, map[muster.ClaimID]muster.Time{}
 	r.wakes.Clear()
 }
@@ -200,9 +196,7 @@ func (r *Runners) poolLocked(uid muster.JobUID) *pool {
 
 // dropLocked ends the pool of a deleted environment and refuses its waiting claims.
 func (r *Runners) dropLocked(p *pool) {
-	for e := p.waiters.Front(); e != nil; e = e.Next() {
-		close(e.Value.(*waiter).given)
-	}
+	p.refuse(muster.Faultf(muster.FaultNotFound, "the environment was deleted"))
 	delete(r.pools, p.uid)
 	delete(r.dirty, p.uid)
 	r.wakes.Delete(p)

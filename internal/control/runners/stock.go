@@ -38,7 +38,7 @@ func (r *Runners) stock(ctx context.Context, now muster.Time) (next muster.Time)
 	// The marks are cleared before the decisions: a change during them marks the environment again.
 	clear(r.dirty)
 	r.mu.Unlock()
-	slices.SortFunc(due, func(a, b *pool) int { return cmp.Compare(a.uid, b.uid) })
+	slices.SortFunc(due, func(a, b *pool) int { return compareUIDs(a.uid, b.uid) })
 	var g errgroup.Group
 	g.SetLimit(together)
 	for _, p := range due {
@@ -53,6 +53,8 @@ func (r *Runners) stock(ctx context.Context, now muster.Time) (next muster.Time)
 	return next
 }
 
+func compareUIDs(a, b muster.JobUID) int { return cmp.Compare(a, b) }
+
 // decide decides about one environment. The demand and the snapshot are at least as new as the
 // change that marked it; a later change marks it again.
 func (r *Runners) decide(ctx context.Context, p *pool, now muster.Time) {
@@ -64,7 +66,12 @@ func (r *Runners) decide(ctx context.Context, p *pool, now muster.Time) {
 	if j := snap.JobByUID(p.uid); j != nil && j.Env != nil && j.Stage == muster.JobLive {
 		d = warm.Plan(snap, j, demand, now)
 		alert := r.alert(p, j, &d, now)
-		if err := r.carryOut(ctx, j, &d, alert); err != nil && ctx.Err() == nil {
+		// The demand that raised the stock goes with it: the next leader must not lower it again.
+		var seen *state.WarmDemand
+		if meta := snap.Meta(); d.Stock > j.Env.Stock && meta.LogFormat() >= state.FormatDemand {
+			seen = warm.Record(demand, now)
+		}
+		if err := r.carryOut(ctx, j, &d, alert, seen); err != nil && ctx.Err() == nil {
 			if !muster.IsKind(err, muster.FaultConflict) {
 				r.log.Warn("what an environment wants cannot be written down", "environment", j.Key.String(), "error", err)
 			}
@@ -113,14 +120,15 @@ func (r *Runners) alert(p *pool, j *state.Job, d *warm.Decision, now muster.Time
 }
 
 // carryOut commits a decision: the wanted numbers first, then the stops. Nothing is proposed if
-// nothing changes. After an error the rest is left for the next decision.
-func (r *Runners) carryOut(ctx context.Context, j *state.Job, d *warm.Decision, alert muster.Time) error {
+// nothing changes. After an error the rest is left for the next decision. seen is the demand to be
+// recorded with them, nil for none.
+func (r *Runners) carryOut(ctx context.Context, j *state.Job, d *warm.Decision, alert muster.Time, seen *state.WarmDemand) error {
 	e := j.Env
 	if d.Count != e.Wanted || d.Priority != e.Priority && d.Count > j.NextIndex || d.Stock != e.Stock || d.Floor != e.Floor || d.Why != e.Why || d.Drop || alert != e.Alert {
 		if d.Stock != e.Stock {
 			r.log.Info("environment wants another number warm", "environment", j.Key.String(), "warm", d.Stock, "before", e.Stock, "why", d.Why)
 		}
-		f := &state.RunnersWanted{UID: j.UID, Count: d.Count, Priority: d.Priority, Stock: d.Stock, Floor: d.Floor, Why: d.Why, Drop: d.Drop, Alert: alert}
+		f := &state.RunnersWanted{UID: j.UID, Count: d.Count, Priority: d.Priority, Stock: d.Stock, Floor: d.Floor, Why: d.Why, Drop: d.Drop, Alert: alert, Demand: seen}
 		if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil {
 			return err
 		}
@@ -158,7 +166,7 @@ func (r *Runners) expire(ctx context.Context, now muster.Time) (next muster.Time
 			// They come in the order of their deadlines, so all later ones are not due either.
 			return false
 		}
-		last := r.lastLocked(c, now)
+		last, known := r.lastLocked(c, now)
 		switch {
 		case len(over) == batch:
 			later(now)
@@ -168,12 +176,13 @@ func (r *Runners) expire(ctx context.Context, now muster.Time) (next muster.Time
 		case last+c.Idle <= now:
 			over = append(over, state.Expiry{Claim: c.ID, Modified: c.Modified, Reason: fmt.Sprintf("nothing was done with its runner for %s", muster.Time.Sub(c.Idle, 0))})
 		default:
-			// It was used since the log's last entry about it, so it is not idle yet.
+			// It was used since the log's last entry about it, or may have been, so it is not idle
+			// yet.
 			later(last + c.Idle)
 			if c.Deadline != 0 {
 				later(c.Deadline)
 			}
-			if last-c.Used >= writeEvery(c.Idle) {
+			if known && last-c.Used >= writeEvery(c.Idle) {
 				used = append(used, state.Touch{Claim: c.ID, At: last})
 			}
 		}
@@ -230,26 +239,6 @@ func (r *Runners) leftLocked(snap *state.Snapshot, now muster.Time) (release []m
 	}
 	slices.Sort(release)
 	return release
-}
-
-// writeEvery is by how much a use must be later than the one in the log to be committed. It is a
-// part of the idle time, so that a new leader, which has only the log's word, does not end a claim
-// much too early.
-func writeEvery(idle muster.Time) muster.Time {
-	return max(idle/4, muster.Time((5 * time.Second).Microseconds()))
-}
-
-// lastLocked returns when a claim's runner was last used. Uses under an earlier leader are unknown
-// here, so the time counts from the start of this one at the earliest.
-func (r *Runners) lastLocked(c *state.Claim, now muster.Time) muster.Time {
-	last := max(c.Used, r.began)
-	if u := r.uses[c.ID]; u != nil {
-		if u.busy > 0 {
-			return now
-		}
-		last = max(last, u.last)
-	}
-	return last
 }
 
 // purge forgets runners that have ended long ago. It looks only at those.

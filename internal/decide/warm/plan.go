@@ -1,6 +1,7 @@
 package warm
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -36,6 +37,8 @@ type Demand struct {
 	Starts []time.Duration
 	// Since is when claims began to be counted: what came before is not among Arrivals. 0: long ago.
 	Since muster.Time
+	// Before is what earlier leaders recorded; nil: nothing.
+	Before *state.WarmDemand
 }
 
 // Decision is what to do about an environment.
@@ -71,10 +74,10 @@ func Stock(env *state.Environment, d Demand, now muster.Time) (n int, why string
 	if quiet := w.Quiet.Std(); now.Sub(env.LastClaim) >= quiet {
 		return least, fmt.Sprintf("the minimum: nothing was claimed for %s", w.Quiet)
 	}
-	start := slowStart(d.Starts)
-	peak := busiest(d.Arrivals, int((start+time.Second-1)/time.Second))
+	start := d.start()
+	peak := max(busiest(d.Arrivals, spanOf(start)), d.recorded(now))
 	// Who counts began anew has not seen what the stock is there for, and must not end it for that.
-	if before := min(env.Stock, w.Max); d.Since != 0 && now.Sub(d.Since) < Window && peak < before && before > least {
+	if before := min(env.Stock, w.Max); d.Since != 0 && !d.isRecorded() && now.Sub(d.Since) < Window && peak < before && before > least {
 		return before, fmt.Sprintf("as many as before the server began to count claims again, %s ago", now.Sub(d.Since).Round(time.Second))
 	}
 	switch {
@@ -84,6 +87,76 @@ func Stock(env *state.Environment, d Demand, now muster.Time) (n int, why string
 		return w.Max, fmt.Sprintf("the maximum: in the last 10 minutes %d were claimed within %s, the time of a start", peak, round(start))
 	}
 	return peak, fmt.Sprintf("in the last 10 minutes as many were claimed within %s, the time of a start", round(start))
+}
+
+// start is how long nine in ten starts take at most, by what earlier leaders recorded as long as this
+// one has seen none.
+func (d *Demand) start() time.Duration {
+	if len(d.Starts) == 0 && d.Before != nil && d.Before.Start > 0 {
+		return muster.Time.Sub(d.Before.Start, 0)
+	}
+	return slowStart(d.Starts)
+}
+
+// spanOf is the time of a start in whole seconds.
+func spanOf(start time.Duration) int { return int((start + time.Second - 1) / time.Second) }
+
+// recorded is the largest peak within the Window before now that earlier leaders recorded.
+func (d *Demand) recorded(now muster.Time) (most int) {
+	if d.Before == nil {
+		return 0
+	}
+	for _, p := range d.Before.Peaks {
+		if p.Minute.Add(time.Minute) > now.Add(-Window) {
+			most = max(most, p.Claims)
+		}
+	}
+	return most
+}
+
+// isRecorded reports whether earlier leaders recorded a demand until this one began to count. After a
+// long time without a leader the record says nothing about what is wanted now. It counts a little
+// longer than its peaks do, so that whoever leads when the last one is over ends the stock.
+func (d *Demand) isRecorded() bool {
+	if d.Before == nil || len(d.Before.Peaks) == 0 {
+		return false
+	}
+	return d.Since.Sub(d.Before.Peaks[len(d.Before.Peaks)-1].Minute) < Window+2*time.Minute
+}
+
+// Record is the demand up to now as the next leader is to know it: the peak of each minute within the
+// Window. Times of starts are rounded up, so that the record does not change with each start.
+func Record(d Demand, now muster.Time) *state.WarmDemand {
+	out := &state.WarmDemand{}
+	if start := d.start(); len(d.Starts) > 0 || d.Before != nil && d.Before.Start > 0 {
+		rounded := 100 * time.Millisecond
+		for rounded < start {
+			rounded += rounded / 4
+		}
+		out.Start = muster.Time(rounded.Microseconds())
+	}
+	peaks := map[muster.Time]int{}
+	minute := func(t muster.Time) muster.Time { return t - t%muster.Time(time.Minute.Microseconds()) }
+	if d.Before != nil {
+		for _, p := range d.Before.Peaks {
+			peaks[p.Minute] = p.Claims
+		}
+	}
+	span, sum := max(spanOf(d.start()), 1), 0
+	for i, n := range d.Arrivals {
+		if sum += n; i >= span {
+			sum -= d.Arrivals[i-span]
+		}
+		at := minute(now.Add(-time.Duration(len(d.Arrivals)-1-i) * time.Second))
+		peaks[at] = max(peaks[at], sum)
+	}
+	for at, n := range peaks {
+		if n > 0 && at.Add(time.Minute) > now.Add(-Window) && at <= now {
+			out.Peaks = append(out.Peaks, state.Peak{Minute: at, Claims: n})
+		}
+	}
+	slices.SortFunc(out.Peaks, func(a, b state.Peak) int { return cmp.Compare(a.Minute, b.Minute) })
+	return out
 }
 
 func round(d time.Duration) time.Duration {

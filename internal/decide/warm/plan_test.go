@@ -280,3 +280,55 @@ func TestBackoffOfStartsDelaysNothingElse(t *testing.T) {
 		t.Errorf("runners leave the node within %v, and the next look is at %v", moveWithin, p.Wake.Sub(at))
 	}
 }
+
+// What one leader records, the next decides by: the stock is the same, also after many changes of the
+// leader, and falls once the peak is out of the window.
+func TestStockIsTheSameAfterAHandOver(t *testing.T) {
+	now := muster.Time(1_000_000_000_000)
+	e := env(1, 50)
+	e.LastClaim, e.Stock = now, 1
+	e.Spec.Warm.Quiet = api.Duration(time.Hour)
+	arrivals := make([]int, 600)
+	arrivals[590], arrivals[591], arrivals[300] = 7, 5, 3
+	starts := []time.Duration{1500 * time.Millisecond, 1600 * time.Millisecond}
+	first := Demand{Arrivals: arrivals, Starts: starts}
+	want, _ := Stock(e, first, now)
+	if want != 12 {
+		t.Fatalf("the stock is %d, want 12: as many claims came within two seconds", want)
+	}
+	rec := Record(first, now)
+	if len(rec.Peaks) != 2 || rec.Start < 1_600_000 || rec.Start > 2_000_000 {
+		t.Fatalf("recorded is %+v", rec)
+	}
+	e.Stock = want
+	for i := range 8 {
+		// Each leads for a minute and counts nothing.
+		now = now.Add(time.Minute)
+		d := Demand{Since: now.Add(-time.Minute), Arrivals: make([]int, 600), Before: rec}
+		if n, why := Stock(e, d, now); n != want {
+			t.Fatalf("after %d changes of the leader the stock is %d: %s", i+1, n, why)
+		}
+		rec = Record(d, now)
+	}
+	now = now.Add(4 * time.Minute)
+	d := Demand{Since: now.Add(-time.Minute), Arrivals: make([]int, 600), Before: rec}
+	if n, why := Stock(e, d, now); n != 1 {
+		t.Errorf("12 minutes after the last claim the stock is %d: %s", n, why)
+	}
+}
+
+// Nobody led for long: what is wanted now is not known, and the stock stays for as long as demand is
+// counted anew.
+func TestStockStaysAfterALongTimeWithoutALeader(t *testing.T) {
+	now := muster.Time(1_000_000_000_000)
+	e := env(1, 50)
+	e.LastClaim, e.Stock, e.Spec.Warm.Quiet = now, 12, api.Duration(time.Hour)
+	rec := &state.WarmDemand{Peaks: []state.Peak{{Minute: now.Add(-time.Hour), Claims: 12}}}
+	d := Demand{Since: now.Add(-time.Second), Before: rec}
+	if n, why := Stock(e, d, now); n != 12 {
+		t.Errorf("the stock is %d: %s", n, why)
+	}
+	if n, _ := Stock(e, d, now.Add(Window)); n != 1 {
+		t.Errorf("after the window the stock is %d", n)
+	}
+}
