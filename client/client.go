@@ -232,6 +232,9 @@ type request struct {
 	once bool
 	// slow: an attempt may take as long as it takes, as one with a large body does.
 	slow bool
+	// until is for how long a request is repeated that the server had begun to serve: one that waits
+	// there is to outlive a change of the server's leader. Zero: no longer than others.
+	until time.Time
 }
 
 // unaryTimeout bounds one attempt of a request that answers at once.
@@ -252,7 +255,7 @@ func path(segments ...string) string {
 
 // call makes a request and reads its whole answer into out, which may be nil.
 func (c *caller) call(ctx context.Context, r request, out any) error {
-	return c.retry(ctx, r.once, func() error {
+	return c.retry(ctx, r, func() error {
 		ctx := ctx
 		if !r.slow {
 			var cancel context.CancelFunc
@@ -323,7 +326,7 @@ func follow[T any](ctx context.Context, c *caller, r request, body any, doing st
 // stream makes a request whose answer the caller reads and closes.
 func (c *caller) stream(ctx context.Context, r request) (*http.Response, error) {
 	var resp *http.Response
-	err := c.retry(ctx, r.once, func() (err error) {
+	err := c.retry(ctx, r, func() (err error) {
 		resp, err = c.send(ctx, r)
 		return err
 	})
@@ -403,17 +406,22 @@ type later struct {
 func (l *later) Unwrap() error { return l.Problem }
 
 // retry does what attempt does until it succeeds, cannot succeed, or patience is over.
-func (c *caller) retry(ctx context.Context, once bool, attempt func() error) error {
+func (c *caller) retry(ctx context.Context, r request, attempt func() error) error {
 	deadline := time.Now().Add(c.retryFor)
 	for delay := firstWait; ; delay = min(2*delay, longestWait) {
 		at, _ := c.place()
+		began := time.Now()
 		err := attempt()
 		if err == nil {
 			return nil
 		}
 		again, after := retriable(err)
-		if !again || once || c.retryFor < 0 || ctx.Err() != nil {
+		if !again || r.once || c.retryFor < 0 || ctx.Err() != nil {
 			return plainProblem(err)
+		}
+		// Another server leads soon, or this one again, and the wait goes on there.
+		if time.Since(began) >= servedFor && r.until.After(deadline) {
+			deadline = r.until
 		}
 		pause := max(jitter(delay), after)
 		if time.Now().Add(pause).After(deadline) {
@@ -425,6 +433,10 @@ func (c *caller) retry(ctx context.Context, once bool, attempt func() error) err
 		c.findAgain(at)
 	}
 }
+
+// servedFor is how long an attempt that fails must have taken to have been served: a server that is
+// not there, or starts, says so sooner.
+const servedFor = 500 * time.Millisecond
 
 const (
 	firstWait   = 25 * time.Millisecond

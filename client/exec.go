@@ -48,7 +48,7 @@ func (c SandboxAPI) Exec(ctx context.Context, id muster.AllocID, req api.ExecReq
 // being killed may still take the connection and then say nothing.
 func (c SandboxAPI) Attach(ctx context.Context, id muster.AllocID, req api.ExecAttach) (e *Execution, err error) {
 	once := SandboxAPI{c.patient(-1)}
-	err = c.retry(ctx, false, func() error {
+	err = c.retry(ctx, request{}, func() error {
 		e, err = once.execution(ctx, id, req, &Execution{client: c.caller, alloc: id})
 		return err
 	})

@@ -1,10 +1,14 @@
 package client
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
 	"iter"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -48,7 +52,8 @@ func (c SandboxAPI) DeleteEnvironment(ctx context.Context, namespace, name strin
 }
 
 // Claim has a runner given to the caller. The same key makes it the same claim, however
-// often it is asked for; "" draws one. See IsNoneWarm.
+// often it is asked for; "" draws one. See IsNoneWarm. A claim that waits is repeated for as long as
+// it may wait when the server that it waits at goes away, or leads no more.
 func (c SandboxAPI) Claim(ctx context.Context, q api.ClaimRequest, key string) (*api.Claim, error) {
 	if key == "" {
 		key = NewKey()
@@ -56,6 +61,16 @@ func (c SandboxAPI) Claim(ctx context.Context, q api.ClaimRequest, key string) (
 	r, err := jsonBody(request{method: http.MethodPost, path: "/v1/claims", slow: q.Wait > 0, header: http.Header{"Idempotency-Key": {key}}}, q)
 	if err != nil {
 		return nil, err
+	}
+	if q.Wait > 0 {
+		// What is left of the wait. The length of the body differs with it.
+		r.until = time.Now().Add(q.Wait.Std())
+		r.size, r.body = -1, func() (io.ReadCloser, error) {
+			rest := q
+			rest.Wait = api.Duration(min(q.Wait.Std(), max(time.Until(r.until), 0).Round(time.Millisecond)))
+			b, err := json.Marshal(rest)
+			return io.NopCloser(bytes.NewReader(b)), err
+		}
 	}
 	return fetch[api.Claim](ctx, c.caller, r)
 }

@@ -43,7 +43,7 @@ func (c *caller) socket(ctx context.Context, path, first string) (*socket, error
 	s := &socket{}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	var over error // not to be repeated
-	err := c.retry(ctx, false, func() error {
+	err := c.retry(ctx, request{}, func() error {
 		base, token := c.place()
 		target := *base
 		target.Path, target.RawPath = "", ""
