@@ -67,7 +67,9 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach
 		}
 		return local.New(local.Config{Dir: dir, Owner: cluster, NodeBinary: node, Offerings: offerings, AgentArgs: s.agentArgs, Network: s.nodeNetwork, Logger: log})
 	case api.ProviderStatic:
-		return static.New(staticConfig(spec, dir, cluster, r, log))
+		c := staticConfig(spec, dir, cluster, r, log)
+		c.Records = hosts{c.Name, s.state, ledger{s.state, s.raft.Propose, s.times.commits}}
+		return static.New(c)
 	case api.ProviderExec:
 		var env []string
 		// Sorted, so that the program gets the same environment at each start.

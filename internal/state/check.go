@@ -21,6 +21,7 @@ func (s *Snapshot) Check() error {
 	c.money()
 	c.namespaces()
 	c.reserved()
+	c.hosts()
 	return errors.Join(c.errs...)
 }
 

@@ -78,6 +78,10 @@ var blanks = [...]func() Fact{
 	55: fact[BlocksChanged],
 	56: fact[InstanceSheltered],
 	57: fact[DemandSeen],
+	58: fact[HostTaken],
+	59: fact[HostTagged],
+	60: fact[HostReleased],
+	61: fact[HostsFound],
 }
 
 func fact[T any, F interface {

@@ -86,6 +86,11 @@ var since = map[string]Format{
 	"state.Environment.Demand":           7,
 	"row 30":                             7,
 	"row 31":                             7,
+	"state.HostTaken":                    7,
+	"state.HostTagged":                   7,
+	"state.HostReleased":                 7,
+	"state.HostsFound":                   7,
+	"row 32":                             7,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

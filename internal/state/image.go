@@ -44,6 +44,7 @@ const (
 
 	rowBlock   rowTable = 30
 	rowShelter rowTable = 31
+	rowHost    rowTable = 32
 )
 
 type row struct {
@@ -135,6 +136,7 @@ func (im *Image) writeRows(iw *imageWriter) {
 	t.starts.Scan(func(m *starts) bool { iw.row(rowStarts, m); return iw.err == nil })
 	t.blocks.Scan(func(b *Block) bool { iw.row(rowBlock, b); return iw.err == nil })
 	t.shelters.Scan(func(s *Shelter) bool { iw.row(rowShelter, s); return iw.err == nil })
+	t.hosts.Scan(func(h *Host) bool { iw.row(rowHost, h); return iw.err == nil })
 }
 
 type imageWriter struct {
@@ -275,6 +277,8 @@ func newRow(table rowTable) any {
 		return &Block{}
 	case rowShelter:
 		return &Shelter{}
+	case rowHost:
+		return &Host{}
 	}
 	return nil
 }
@@ -354,6 +358,8 @@ func (in *imageReader) put(v any) error {
 		s.t.blocks.Set(v)
 	case *Shelter:
 		s.t.shelters.Set(v)
+	case *Host:
+		s.t.putHost(v)
 	}
 	return nil
 }

@@ -333,6 +333,18 @@ func (g gen) runner(s *Snapshot) Fact {
 
 // provider is a fact about what is known of providers.
 func (g gen) provider(s *Snapshot) Fact {
+	host := []string{"a", "b"}[g.pick("host", 2)]
+	of := muster.InstanceID("i" + host)
+	switch g.pick("about hosts", 8) {
+	case 0, 1:
+		return &HostTaken{"p", host, HostUse{Instance: of, Token: muster.Token(fmt.Sprintf("t%d", g.pick("token", 3))), Taken: s.Meta().Time}}
+	case 2:
+		return &HostTagged{Provider: "p", Name: host, Instance: of, Node: "n1"}
+	case 3:
+		return &HostReleased{"p", host, of, g.pick("owed", 2) == 0}
+	case 4:
+		return &HostsFound{"p", []HostFound{{Name: host, Address: "x"}}[:g.pick("found", 2)]}
+	}
 	if g.pick("about providers", 3) == 0 {
 		return &InstanceSheltered{Token: muster.Token(fmt.Sprintf("t%d", g.pick("token", 3))), Until: s.Meta().Time.Add(time.Duration(g.pick("for", 3)) * time.Second)}
 	}

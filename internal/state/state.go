@@ -76,6 +76,7 @@ type tables struct {
 	money
 
 	providerTables
+	hostTables
 }
 
 // life is one job of a name. Rows of jobs change with each of their members, names do not:
@@ -147,6 +148,7 @@ func newTables() tables {
 		standing:     newStanding(),
 
 		providerTables: newProviderTables(),
+		hostTables:     newHostTables(),
 	}
 }
 
@@ -160,7 +162,7 @@ func (t *tables) copy() tables {
 		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retryIndexes: t.retryIndexes.copy(),
 		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), loaded: t.loaded.Copy(), shares: t.shares, servers: t.servers, config: t.config, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
 		standingJobs: t.standingJobs.Copy(), environments: t.environments.copy(), standing: t.standing.copy(), money: t.money.copy(),
-		providerTables: t.providerTables.copy(),
+		providerTables: t.providerTables.copy(), hostTables: t.hostTables.copy(),
 	}
 }
 

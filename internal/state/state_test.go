@@ -483,6 +483,8 @@ func goldenFacts() []Fact {
 		&ConfigApplied{"{}", "s1", ConfigReload, "sha256:f", &one},
 		&BlocksChanged{[]Block{{CallCreate, muster.Scope{Provider: "p", Zone: "z", Offering: "o", Market: muster.Spot, Family: "f"}, muster.FaultQuota, 1, "w", 2, 3, 4, 5, 6}}, []Block{{Call: CallList, Scope: muster.Scope{Provider: "p"}, Kind: muster.FaultAuth}}},
 		&InstanceSheltered{"t1", 5},
+		&HostTaken{"p", "h", HostUse{"h-1", "c1", "t1", "n1", "q", muster.NodeHold, "o", "z", muster.OnDemand, 5, true, []byte("{}")}},
+		&HostTagged{"p", "h", "h-1", "n1", "q", muster.NodeHold}, &HostReleased{"p", "h", "h-1", true}, &HostsFound{"p", []HostFound{{"h", "a", offer.Capacity, "amd64"}}},
 	}
 }
 

@@ -2,10 +2,8 @@ package static
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
-	"os"
-	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/musterhq/muster"
@@ -34,7 +32,10 @@ func (p *Provider) Offers(ctx context.Context) ([]muster.Offering, error) {
 			out = append(out, o)
 		}
 	}
-	known := p.measure(ctx, own)
+	known, err := p.measure(ctx, own)
+	if err != nil {
+		return nil, err
+	}
 	for _, h := range own {
 		f, ok := known[h.Name]
 		if !ok {
@@ -59,19 +60,18 @@ func usable(r muster.Resources) muster.Resources {
 
 // measure is what is known of hosts, after those of which nothing is were asked. What was found
 // once is kept: a host that is down while the server starts is still one that there is.
-func (p *Provider) measure(ctx context.Context, hosts []*Host) map[string]found {
-	p.mu.Lock()
-	first := p.found == nil
-	p.mu.Unlock()
-	before := map[string]found{}
-	if first {
-		if b, err := os.ReadFile(filepath.Join(p.cfg.Dir, foundName)); err == nil {
-			_ = json.Unmarshal(b, &before) // else it is found again
-		}
+func (p *Provider) measure(ctx context.Context, hosts []*Host) (map[string]Found, error) {
+	if err := p.takeOver(ctx); err != nil {
+		return nil, err
+	}
+	before, err := p.cfg.Records.Found()
+	if err != nil {
+		return nil, err
 	}
 	p.mu.Lock()
+	p.found = maps.Clone(before)
 	if p.found == nil {
-		p.found = before
+		p.found = map[string]Found{}
 	}
 	var ask []*Host
 	for _, h := range hosts {
@@ -99,8 +99,18 @@ func (p *Provider) measure(ctx context.Context, hosts []*Host) map[string]found 
 	}
 	wg.Wait()
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return maps.Clone(p.found)
+	known := maps.Clone(p.found)
+	p.mu.Unlock()
+	// What is no more in the configuration is forgotten.
+	maps.DeleteFunc(known, func(name string, _ Found) bool {
+		return !slices.ContainsFunc(hosts, func(h *Host) bool { return h.Name == name })
+	})
+	if !maps.Equal(known, before) {
+		if err := p.cfg.Records.SetFound(context.WithoutCancel(ctx), known); err != nil {
+			p.log.Warn("what was found of hosts is not kept", "error", err)
+		}
+	}
+	return known, nil
 }
 
 func (p *Provider) measureOne(ctx context.Context, h *Host) {
@@ -115,17 +125,8 @@ func (p *Provider) measureOne(ctx context.Context, h *Host) {
 	}
 	p.log.Info("host measured", "host", h.Name, "capacity", r.String(), "arch", arch)
 	p.mu.Lock()
-	p.found[h.Name] = found{Address: h.Access.Address, Capacity: r, Arch: arch}
-	all := maps.Clone(p.found)
+	p.found[h.Name] = Found{Address: h.Access.Address, Capacity: r, Arch: arch}
 	delete(p.tried, h.Name)
 	delete(p.why, h.Name)
 	p.mu.Unlock()
-	unlock, err := p.lock(context.WithoutCancel(ctx))
-	if err != nil {
-		return
-	}
-	defer unlock()
-	if err := writeFile(filepath.Join(p.cfg.Dir, foundName), all); err != nil {
-		p.log.Warn("what was found of hosts is not kept", "error", err)
-	}
 }

@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Hosts does to hosts what has to be done there.
@@ -40,7 +40,9 @@ type Host struct {
 // Config is what a Provider needs.
 type Config struct {
 	Name muster.ProviderName
-	// Dir keeps who has which host. It is all that is known of that.
+	// Records keep who has which host.
+	Records Records
+	// Dir is where earlier versions kept that, in files. They are read once. Empty: there are none.
 	Dir   string
 	Owner string
 	// Offerings are those that hosts name.
@@ -55,6 +57,7 @@ type Config struct {
 const (
 	againAfter = 30 * time.Second
 	clearFor   = 3 * time.Minute
+	finishFor  = 10 * time.Second
 	measureFor = 20 * time.Second
 	// A host that was given back shortTakes times in a row, each time within shortLife, is left alone for restFor: most likely something
 	// is wrong with it.
@@ -71,21 +74,17 @@ type Provider struct {
 	log *slog.Logger
 	// background are clears and measures under way that nobody waits for; each has a deadline.
 	background sync.WaitGroup
+	// taking is the turn to bring the files of an earlier version into the log; took: that is done.
+	taking *wait.Turn
+	took   bool
 
 	mu    sync.Mutex
 	tried map[string]time.Time // hosts that are being cleared or measured, or could not be reached: since when
 	why   map[string]string    // that could not be reached: why
-	found map[string]found     // nil: not read yet
+	found map[string]Found     // nil: not read yet
 	// given is when a host was last given back, shorts how often in a row it was soon after it was taken.
 	given  map[string]time.Time
 	shorts map[string]int
-}
-
-// found is what was measured of a host.
-type found struct {
-	Address  string           `json:"address"`
-	Capacity muster.Resources `json:"capacity"`
-	Arch     string           `json:"arch,omitempty"`
 }
 
 var (
@@ -95,12 +94,12 @@ var (
 
 // New makes the provider; nothing is dialled.
 func New(cfg Config) (*Provider, error) {
-	if cfg.Dir == "" || cfg.Owner == "" || cfg.Name == "" || cfg.Hosts == nil {
-		return nil, errors.New("provider static: name, directory, owner and a way to the hosts are needed")
+	if cfg.Records == nil || cfg.Owner == "" || cfg.Name == "" || cfg.Hosts == nil {
+		return nil, errors.New("provider static: name, records, owner and a way to the hosts are needed")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.AgainAfter = cmp.Or(cfg.AgainAfter, againAfter)
-	return &Provider{cfg: cfg, log: cfg.Logger, tried: map[string]time.Time{}, why: map[string]string{}, given: map[string]time.Time{}, shorts: map[string]int{}}, nil
+	return &Provider{cfg: cfg, log: cfg.Logger, taking: wait.NewTurn(), tried: map[string]time.Time{}, why: map[string]string{}, given: map[string]time.Time{}, shorts: map[string]int{}}, nil
 }
 
 // Wait returns when nothing goes on in the background any more.
@@ -120,29 +119,47 @@ func (p *Provider) Create(ctx context.Context, intents []cloud.Intent) []cloud.C
 	return out
 }
 
-// take gives a free host to an intent, or the one that its token has.
-func (p *Provider) take(ctx context.Context, in *cloud.Intent) (*record, error) {
-	market := cmp.Or(in.Market, muster.OnDemand)
+// take gives a free host to an intent, or the one that its token has. Another call may be quicker to
+// have the chosen host in the log: then the next one is tried.
+func (p *Provider) take(ctx context.Context, in *cloud.Intent) (*Record, error) {
 	if in.Token == "" || in.Node == "" {
 		return nil, muster.Faultf(muster.FaultInvalid, "an intent needs a token and a node id")
 	}
-	unlock, err := p.lock(ctx)
+	for range len(p.cfg.List) {
+		r, err := p.choose(ctx, in)
+		if err != nil || r.Created != 0 {
+			return r, err
+		}
+		r.Created = muster.At(time.Now())
+		switch err = p.cfg.Records.Take(ctx, *r); {
+		case muster.IsKind(err, muster.FaultConflict):
+			continue
+		case err != nil:
+			return nil, err
+		}
+		p.log.Info("host taken", "host", r.Host, "instance", r.ID, "node", in.Node)
+		return r, nil
+	}
+	return nil, muster.Faultf(muster.FaultTransient, "offering %s: others take its hosts at the same time", in.Offering)
+}
+
+// choose returns the record that the token of an intent has, or else one of a free host that is to be
+// taken: it has no time yet.
+func (p *Provider) choose(ctx context.Context, in *cloud.Intent) (*Record, error) {
+	market := cmp.Or(in.Market, muster.OnDemand)
+	all, err := p.records(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	all, err := p.records()
-	if err != nil {
-		return nil, err
-	}
-	taken := make(map[string]*record, len(all))
-	for _, r := range all {
-		taken[r.host] = r
+	taken := make(map[string]*Record, len(all))
+	for i := range all {
+		r := &all[i]
+		taken[r.Host] = r
 		if r.Tags.Owner != p.cfg.Owner || r.Tags.Token != in.Token {
 			continue
 		}
 		if r.Owed {
-			return nil, muster.Faultf(muster.FaultConflict, "host %s of token %s was released", r.host, in.Token)
+			return nil, muster.Faultf(muster.FaultConflict, "host %s of token %s was released", r.Host, in.Token)
 		}
 		return r, nil
 	}
@@ -150,7 +167,7 @@ func (p *Provider) take(ctx context.Context, in *cloud.Intent) (*record, error) 
 	if !sold || zone != in.Zone || market != muster.OnDemand {
 		return nil, &muster.Fault{Kind: muster.FaultInvalid, Field: "offering", Message: fmt.Sprintf("there is no offering %s in zone %q on market %s", in.Offering, in.Zone, market)}
 	}
-	var owed []*record
+	var owed []*Record
 	hosts, resting, after := p.inTurn(hosts, taken)
 	for _, h := range hosts {
 		r := taken[h.Name]
@@ -161,16 +178,10 @@ func (p *Provider) take(ctx context.Context, in *cloud.Intent) (*record, error) 
 			continue
 		}
 		sum := sha256.Sum256([]byte(p.cfg.Owner + "\x00" + string(in.Token)))
-		r = &record{Access: h.Access, host: h.Name, Instance: cloud.Instance{
+		return &Record{Access: h.Access, Host: h.Name, Instance: cloud.Instance{
 			ID:   muster.InstanceID(h.Name + "-" + hex.EncodeToString(sum[:6])),
 			Tags: cloud.Tags{Owner: p.cfg.Owner, Token: in.Token, Node: in.Node, Pool: in.Pool}, Offering: in.Offering, Zone: in.Zone, Market: market,
-			Created: muster.At(time.Now()),
-		}}
-		if err := p.write(r); err != nil {
-			return nil, transient(err, "host %s", h.Name)
-		}
-		p.log.Info("host taken", "host", h.Name, "instance", r.ID, "node", in.Node)
-		return r, nil
+		}}, nil
 	}
 	p.settle(ctx, owed)
 	return nil, &muster.Fault{Kind: muster.FaultCapacity, Message: fmt.Sprintf("offering %s: all of its %d hosts are in use%s%s", in.Offering, len(hosts)+len(resting), p.owedWords(owed), restWords(resting)), After: after,
@@ -179,7 +190,7 @@ func (p *Provider) take(ctx context.Context, in *cloud.Intent) (*record, error) 
 
 // inTurn are the hosts in the order in which they are taken, those first that were not given back, or the longest ago: one that
 // is of no use is not tried again and again while others are free. Resting are those that are left alone, the first until after.
-func (p *Provider) inTurn(hosts []*Host, taken map[string]*record) (turn, resting []*Host, after time.Duration) {
+func (p *Provider) inTurn(hosts []*Host, taken map[string]*Record) (turn, resting []*Host, after time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, h := range hosts {
@@ -206,13 +217,13 @@ func restWords(resting []*Host) string {
 }
 
 // owedWords says which hosts are neither in use nor free.
-func (p *Provider) owedWords(owed []*record) string {
+func (p *Provider) owedWords(owed []*Record) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	words := ""
 	for _, r := range owed {
-		words += fmt.Sprintf("; host %s is to be cleared first", r.host)
-		if why := p.why[r.host]; why != "" {
+		words += fmt.Sprintf("; host %s is to be cleared first", r.Host)
+		if why := p.why[r.Host]; why != "" {
 			words += " (" + why + ")"
 		}
 	}
@@ -251,7 +262,7 @@ func (p *Provider) Destroy(ctx context.Context, ids []muster.InstanceID) []error
 }
 
 func (p *Provider) destroy(ctx context.Context, id muster.InstanceID) error {
-	all, err := p.records()
+	all, err := p.records(ctx)
 	if err != nil {
 		return err
 	}
@@ -269,49 +280,36 @@ func (p *Provider) destroy(ctx context.Context, id muster.InstanceID) error {
 	err = p.cfg.Hosts.Clear(clearCtx, r.Access, r.Tags.Node)
 	switch {
 	case ctx.Err() != nil:
-		return transient(ctx.Err(), "host %s", r.host)
+		return transient(ctx.Err(), "host %s", r.Host)
 	case err == nil:
 		return p.finish(ctx, r, false)
 	case muster.IsKind(err, muster.FaultUnavailable), muster.IsKind(err, muster.FaultAuth), muster.IsKind(err, muster.FaultInvalid):
-		p.log.Warn("host released and not cleared: work on it may keep running; it is not used before it can be reached", "host", r.host, "node", r.Tags.Node, "error", err)
-		p.failed(r.host, err)
+		p.log.Warn("host released and not cleared: work on it may keep running; it is not used before it can be reached", "host", r.Host, "node", r.Tags.Node, "error", err)
+		p.failed(r.Host, err)
 		return p.finish(ctx, r, true)
 	}
-	return transient(err, "host %s", r.host)
+	return transient(err, "host %s", r.Host)
 }
 
 // finish notes what became of a host that is given back.
-func (p *Provider) finish(ctx context.Context, was *record, owed bool) error {
-	unlock, err := p.lock(context.WithoutCancel(ctx))
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	all, err := p.records()
-	if err != nil {
-		return err
-	}
-	r := find(all, was.ID)
-	if r == nil {
-		return nil // somebody else was quicker
+func (p *Provider) finish(ctx context.Context, r *Record, owed bool) error {
+	// Whatever was done there is done: the caller's end does not undo it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishFor)
+	defer cancel()
+	if err := p.cfg.Records.Release(ctx, r.Host, r.ID, owed); err != nil {
+		return transient(err, "host %s", r.Host)
 	}
 	if owed {
-		r.Owed = true
-		err = p.write(r)
+		return nil
+	}
+	p.mu.Lock()
+	if p.given[r.Host] = time.Now(); time.Since(r.Created.Std()) < shortLife {
+		p.shorts[r.Host]++
 	} else {
-		err = os.Remove(p.path(r.host))
-		p.mu.Lock()
-		if p.given[r.host] = time.Now(); time.Since(r.Created.Std()) < shortLife {
-			p.shorts[r.host]++
-		} else {
-			delete(p.shorts, r.host)
-		}
-		p.mu.Unlock()
-		p.log.Info("host is free", "host", r.host, "was", r.Tags.Node)
+		delete(p.shorts, r.Host)
 	}
-	if err != nil {
-		return transient(err, "host %s", r.host)
-	}
+	p.mu.Unlock()
+	p.log.Info("host is free", "host", r.Host, "was", r.Tags.Node)
 	return nil
 }
 
@@ -333,9 +331,9 @@ func (p *Provider) may(host string) bool {
 }
 
 // settle clears hosts that were given back without it, in the background.
-func (p *Provider) settle(ctx context.Context, owed []*record) {
+func (p *Provider) settle(ctx context.Context, owed []*Record) {
 	for _, r := range owed {
-		if !p.may(r.host) {
+		if !p.may(r.Host) {
 			continue
 		}
 		p.background.Go(func() {
@@ -346,14 +344,14 @@ func (p *Provider) settle(ctx context.Context, owed []*record) {
 				err = p.finish(ctx, r, false)
 			}
 			if err != nil {
-				p.log.Debug("host not cleared yet", "host", r.host, "error", err)
-				p.failed(r.host, err)
+				p.log.Debug("host not cleared yet", "host", r.Host, "error", err)
+				p.failed(r.Host, err)
 				return
 			}
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			delete(p.tried, r.host)
-			delete(p.why, r.host)
+			delete(p.tried, r.Host)
+			delete(p.why, r.Host)
 		})
 	}
 }
@@ -363,13 +361,14 @@ func (p *Provider) List(ctx context.Context, _ string) (cloud.Listing, error) {
 	if err := ctx.Err(); err != nil {
 		return cloud.Listing{}, transient(err, "list")
 	}
-	all, err := p.records()
+	all, err := p.records(ctx)
 	if err != nil {
 		return cloud.Listing{}, err
 	}
 	out := cloud.Listing{Complete: true}
-	var owed []*record
-	for _, r := range all {
+	var owed []*Record
+	for i := range all {
+		r := &all[i]
 		switch {
 		case r.Tags.Owner != p.cfg.Owner:
 		case r.Owed:
@@ -384,12 +383,7 @@ func (p *Provider) List(ctx context.Context, _ string) (cloud.Listing, error) {
 
 // SetTags is cloud.Provider's.
 func (p *Provider) SetTags(ctx context.Context, id muster.InstanceID, tags cloud.Tags) error {
-	unlock, err := p.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	r, err := p.mine(id)
+	r, err := p.mine(ctx, id)
 	switch {
 	case err != nil:
 		return err
@@ -398,16 +392,12 @@ func (p *Provider) SetTags(ctx context.Context, id muster.InstanceID, tags cloud
 	case tags == r.Tags:
 		return nil
 	}
-	r.Tags = tags
-	if err := p.write(r); err != nil {
-		return transient(err, "host %s", r.host)
-	}
-	return nil
+	return p.cfg.Records.Tag(ctx, r.Host, id, tags)
 }
 
 // mine is the record of an instance that the owner has.
-func (p *Provider) mine(id muster.InstanceID) (*record, error) {
-	all, err := p.records()
+func (p *Provider) mine(ctx context.Context, id muster.InstanceID) (*Record, error) {
+	all, err := p.records(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -418,13 +408,13 @@ func (p *Provider) mine(id muster.InstanceID) (*record, error) {
 }
 
 // Access is cloud.Accessor's. What the configuration says now of the host counts before what it said when it was taken.
-func (p *Provider) Access(_ context.Context, id muster.InstanceID) (cloud.Access, error) {
-	r, err := p.mine(id)
+func (p *Provider) Access(ctx context.Context, id muster.InstanceID) (cloud.Access, error) {
+	r, err := p.mine(ctx, id)
 	if err != nil {
 		return cloud.Access{}, err
 	}
 	for i := range p.cfg.List {
-		if p.cfg.List[i].Name == r.host {
+		if p.cfg.List[i].Name == r.Host {
 			a := p.cfg.List[i].Access
 			a.Dir = r.Access.Dir // where its agent is
 			return a, nil

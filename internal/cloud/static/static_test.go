@@ -59,15 +59,17 @@ func (l *lab) set(address string, err error) {
 	l.down[address] = err
 }
 
-// room is a directory with records, in which several owners open drivers.
+// room has records, with which several owners open drivers.
 type room struct {
+	// dir has the files of an earlier version.
 	dir   string
+	book  *book
 	lab   *lab
 	hosts int
 }
 
 func (r *room) config(owner string) Config {
-	c := Config{Name: "lab", Dir: r.dir, Owner: owner, Hosts: r.lab,
+	c := Config{Name: "lab", Dir: r.dir, Records: r.book, Owner: owner, Hosts: r.lab,
 		Offerings: []muster.Offering{{Name: "rack", Zone: "cellar", Capacity: muster.Resources{CPU: 1000, Memory: muster.GiB}}}}
 	for n := range r.hosts {
 		c.List = append(c.List, Host{Name: fmt.Sprintf("h%d", n), Offering: "rack", Access: cloud.Access{Address: fmt.Sprintf("a%d", n)}})
@@ -86,11 +88,11 @@ func (r *room) Open(t *testing.T, owner string) cloud.Provider {
 }
 
 func TestConformance(t *testing.T) {
-	cloudtest.Run(t, time.Minute, func(t *testing.T) cloudtest.Cloud { return &room{dir: t.TempDir(), lab: &lab{}, hosts: 8} })
+	cloudtest.Run(t, time.Minute, func(t *testing.T) cloudtest.Cloud { return &room{book: newBook(), lab: &lab{}, hosts: 8} })
 }
 
 func open(t *testing.T, hosts int) (*room, *Provider) {
-	r := &room{dir: t.TempDir(), lab: &lab{}, hosts: hosts}
+	r := &room{book: newBook(), lab: &lab{}, hosts: hosts}
 	return r, r.Open(t, "c1").(*Provider)
 }
 
@@ -226,7 +228,7 @@ func TestTokenFindsTheHostOfALostAnswer(t *testing.T) {
 
 // A host that is not told what it has is measured, once; some is left to itself. One that was never reached is not offered.
 func TestHostsThatAreMeasured(t *testing.T) {
-	r := &room{dir: t.TempDir(), lab: &lab{}}
+	r := &room{book: newBook(), lab: &lab{}}
 	c := r.config("c1")
 	c.List = []Host{{Name: "big", Access: cloud.Access{Address: "a0"}, Price: 7, Zone: "attic", Attributes: map[string]string{"gpu": "no"}}, {Name: "dead", Access: cloud.Access{Address: "a1"}}}
 	r.lab.set("a1", muster.Faultf(muster.FaultUnavailable, "no route"))
@@ -256,7 +258,7 @@ func TestHostsThatAreMeasured(t *testing.T) {
 // alone for a while when there is no other.
 func TestHostsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &room{dir: t.TempDir(), lab: &lab{}, hosts: 3}
+		r := &room{book: newBook(), lab: &lab{}, hosts: 3}
 		p, err := New(r.config("o"))
 		if err != nil {
 			t.Fatal(err)
