@@ -31,9 +31,8 @@ func (c *checks) cluster(s *api.ServerConfig) {
 		c.Add("blob.url", "is missing; servers of a cluster need a common place for output and uploads: a bucket, or a directory on a shared file system as file:///mnt/shared/blobs")
 	}
 	for i := range s.Providers {
-		switch p := &s.Providers[i]; p.Type {
-		case api.ProviderLocal, api.ProviderQemu:
-			c.Add(validate.Index("providers", i)+".type", "is %s: its instances are on the server's own host, and with another server they would be out of reach; a cluster of servers needs providers whose instances every server can reach", p.Type)
+		if why := OnlyOneServer(&s.Providers[i]); why != "" {
+			c.Add(validate.Index("providers", i)+".type", "is %s: %s", s.Providers[i].Type, why)
 		}
 	}
 }

@@ -24,7 +24,7 @@ type hosts struct {
 // so until the server is upgraded: an answer without any host would have all nodes given up.
 func (h hosts) ready() error {
 	if meta := h.state.Latest().Meta(); meta.LogFormat() < state.FormatProviders {
-		return muster.Faultf(muster.FaultUnavailable, "provider %s: who has which host is in the log from format %d on, and the log has format %d until every server of the cluster reads a newer one; upgrade the servers that are older",
+		return muster.Faultf(muster.FaultUnavailable, "provider %s: the log has the users of its hosts from format %d on, and the log has format %d until every server of the cluster reads a newer one; upgrade the servers that are older",
 			h.provider, state.FormatProviders, meta.LogFormat())
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 	"github.com/musterhq/muster/internal/control/roll"
 	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/control/schedule"
+	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/state"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -90,8 +91,10 @@ type Cluster struct {
 	trace    []line
 	began    time.Time
 	drawn    uint64
-	// ledSince is when the loops last began; zero while none run.
+	// ledSince is when the loops last began; zero while none run. refused is what providers had refused
+	// by then until a time that a new leader keeps to.
 	ledSince time.Time
+	refused  []size.Block
 	dialled  map[muster.NodeID]bool // by this leader
 	// offset is how far the system's clock of the server is off; stepped that it ever was, jumped when the log's time last went ahead with it.
 	offset  time.Duration
@@ -138,6 +141,9 @@ func New(cfg Config) (*Cluster, error) {
 			return nil, err
 		}
 	}
+	if err := c.propose(&state.FormatRaised{Format: state.FormatNewest, By: "sim"}); err != nil {
+		return nil, err
+	}
 	return c, c.propose(&state.PoolsSet{Pools: cfg.Pools})
 }
 
@@ -162,6 +168,7 @@ func (c *Cluster) Start() error {
 	c.cancel, c.leadership = cancel, ctx
 	c.mu.Lock()
 	c.ledSince, c.dialled = time.Now(), map[muster.NodeID]bool{}
+	c.refused = lastingBlocks(c.Log.Latest())
 	c.watch.stocked = stocks(c.Log.Latest())
 	c.mu.Unlock()
 	for name, loop := range run {
@@ -172,6 +179,29 @@ func (c *Cluster) Start() error {
 		})
 	}
 	return nil
+}
+
+// lastingBlocks are the blocks that a new leader keeps to: all but those that operators correct.
+func lastingBlocks(snap *state.Snapshot) (out []size.Block) {
+	all := size.BlocksOf(snap)
+	state.ProvidersOf(snap).Blocks(func(b *state.Block) bool {
+		if b.Call == state.CallCreate && b.Times > 0 && b.Kind != muster.FaultAuth && b.Kind != muster.FaultInvalid {
+			i := slices.IndexFunc(all, func(x size.Block) bool { return x.Scope == b.Scope && x.Until == b.Until })
+			out = append(out, all[i])
+		}
+		return true
+	})
+	return out
+}
+
+// inherited are the blocks that the leader which began at a time has begun with.
+func (c *Cluster) inherited(began time.Time) []size.Block {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ledSince.Equal(began) {
+		return nil
+	}
+	return c.refused
 }
 
 // Loops are those of one leadership.

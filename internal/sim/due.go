@@ -3,12 +3,14 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/decide/fit"
+	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/decide/warm"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -492,6 +494,28 @@ func (p *watched) Offers(ctx context.Context) ([]muster.Offering, error) {
 		}
 	}
 	return offers, nil
+}
+
+// Create never is of what an earlier leader was refused until a time. What it had intended before is
+// finished all the same: its token may have an instance already.
+func (p *watched) Create(ctx context.Context, intents []cloud.Intent) []cloud.Created {
+	snap := p.c.Log.Latest()
+	p.c.mu.Lock()
+	began, jumped := p.c.ledSince, p.c.jumped
+	p.c.mu.Unlock()
+	for i := range intents {
+		n := snap.Node(intents[i].Node)
+		// Where the log's time has gone ahead by itself, times of the log and of the bubble do not compare.
+		if n == nil || !jumped.IsZero() || n.StageSince < snap.Meta().LeaderSince {
+			continue
+		}
+		for _, b := range p.c.inherited(began) {
+			if b.Covers(&n.Offering) && p.c.Log.Now() < b.Until && slices.Contains(size.BlocksOf(snap), b) {
+				p.c.fail(fmt.Errorf("node %s is asked for %s after the leader has changed, and the provider has refused it until %s: %s", n.ID, time.Since(began), b.Until.Std(), b.Why))
+			}
+		}
+	}
+	return p.Provider.Create(ctx, intents)
 }
 
 // Destroy never is of an instance that an operator holds.

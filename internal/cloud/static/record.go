@@ -102,7 +102,7 @@ func (p *Provider) takeOver(ctx context.Context) error {
 	for _, r := range files {
 		err := p.cfg.Records.Take(ctx, r)
 		if muster.IsKind(err, muster.FaultConflict) {
-			p.log.Warn("a file says who has a host, and the log says otherwise; the file is left out", "host", r.Host, "instance", r.ID, "error", err)
+			p.log.Warn("a file and the log name different users of a host; the file is ignored", "host", r.Host, "instance", r.ID, "error", err)
 			err = nil
 		}
 		if err != nil {
@@ -118,7 +118,7 @@ func (p *Provider) takeOver(ctx context.Context) error {
 		}
 	}
 	if len(files) > 0 {
-		p.log.Info("who has which host is in the log now", "hosts", len(files), "files", p.cfg.Dir)
+		p.log.Info("the users of hosts are in the log now", "hosts", len(files), "files", p.cfg.Dir)
 	}
 	p.took = true
 	return nil

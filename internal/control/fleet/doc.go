@@ -7,7 +7,8 @@
 //	drain.go   work that is due to end; notice.go: instances that the cloud will take back
 //	delete.go  instances are destroyed, again until a list confirms it
 //	adopt.go   instances that the state does not know; tags.go: what an instance says of its node
-//	list.go    providers are listed; block.go: what they have refused
+//	list.go    providers are listed; block.go: what they have refused; keep.go: and what of that
+//	           the next leader is to know
 //
 // A node joins through package link, not here.
 //

@@ -6,8 +6,8 @@
 // wait in order. Package warm decides how many runners are wanted; this loop carries that out, ends
 // claims whose time is over, and purges runners that ended long ago.
 //
-// Only memory knows when runners are used; the log gets that from time to time. A new leader counts
-// each runner as used when its leadership began.
+// Only memory knows when runners are used, and how many claims come. The log gets that in coarse
+// steps, for the next leader: see use.go and demand.go.
 //
 // Package runners must never place or start a runner. It commits how many are wanted, and the loops
 // that serve jobs do the rest. The server runs it for as long as it leads, and the API asks it for
