@@ -64,7 +64,7 @@ type Config struct {
 	// Backup writes a backup of the state.
 	Backup func(ctx context.Context, w io.Writer) error
 	// Cluster has the servers of the cluster. Optional: without it there is no /v1/servers.
-	Cluster Cluster
+	Cluster servers.Cluster
 	// Ready says why the server cannot serve writes now, or nil.
 	Ready func() error
 	// Leads reports whether this server leads. Optional: without it, a server that is ready leads.
@@ -116,12 +116,13 @@ func New(c Config) (*API, error) {
 	a := &API{cfg: c, logger: c.Logger, patience: socket.Usual()}
 	a.describe()
 	servers.Routes(a.router, servers.Config{
-		Latest: c.State.Latest, Backup: c.Backup, Ready: c.Ready, Leads: c.Leads, Running: c.Running, Applied: c.Applied, Metrics: c.Metrics, Version: c.Version,
+		Cluster: c.Cluster,
+		Latest:  c.State.Latest, Backup: c.Backup, Ready: c.Ready, Leads: c.Leads, Running: c.Running, Applied: c.Applied, Metrics: c.Metrics, Version: c.Version,
 	})
 	for _, h := range []interface{ routes() }{
 		jobHandlers{a}, allocHandlers{a}, outputHandlers{a}, uploadHandlers{a}, execHandlers{a}, fileHandlers{a}, portHandlers{a},
 		statsHandlers{a}, environmentHandlers{a}, runnerHandlers{a}, nodeHandlers{a}, imageHandlers{a}, loadedHandlers{a}, poolHandlers{a}, namespaceHandlers{a},
-		explainHandlers{a}, providerHandlers{a}, costHandlers{a}, historyHandlers{a}, eventHandlers{a}, serversHandlers{a},
+		explainHandlers{a}, providerHandlers{a}, costHandlers{a}, historyHandlers{a}, eventHandlers{a},
 	} {
 		h.routes()
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/cluster"
 	"github.com/musterhq/muster/internal/forward"
-	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/httpapi/servers"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/state"
@@ -136,8 +136,8 @@ func leadCluster(ctx context.Context, s *Server, l ledger) error {
 	return s.cluster.Lead(ctx, func(ctx context.Context) error { return s.raiseFormat(ctx, l, false) })
 }
 
-// follows says why this server cannot answer requests with the help of the leader; nil if it can.
-func follows(s *Server) error {
+// reachesLeader says why this server cannot answer requests with the help of the leader; nil if it can.
+func reachesLeader(s *Server) error {
 	switch leader := s.cluster.Leader(); {
 	case leader == "":
 		return muster.Faultf(muster.FaultUnavailable, "the cluster has no leader")
@@ -151,7 +151,7 @@ func follows(s *Server) error {
 }
 
 // serversOf is what operators ask about the servers.
-func serversOf(s *Server) httpapi.Cluster {
+func serversOf(s *Server) servers.Cluster {
 	if s.cluster == nil {
 		return alone{s}
 	}

@@ -515,7 +515,7 @@ func (s *Server) ready() error {
 	case s.leading.Load():
 		return nil
 	case s.cluster != nil:
-		return follows(s)
+		return reachesLeader(s)
 	}
 	return muster.Faultf(muster.FaultUnavailable, "the server is starting")
 }

@@ -34,6 +34,8 @@ type Config struct {
 	// Applied keeps the configuration of the cluster. Optional: without it there is no
 	// /v1/config/applied.
 	Applied AppliedConfig
+	// Cluster has the servers of the cluster. Optional: without it there is no /v1/servers.
+	Cluster Cluster
 	// Metrics are shown on /metrics. Optional.
 	Metrics *metrics.Metrics
 	Version string
@@ -54,6 +56,7 @@ func Routes(r *route.Router, c Config) {
 	h.configuration()
 	h.backupRoute()
 	h.metrics()
+	h.members()
 }
 
 // Health is the answer of /livez and /readyz if all is well. Otherwise the answer is a problem.

@@ -1,10 +1,11 @@
-package httpapi
+package servers
 
 import (
 	"context"
 	"net/http"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/httpapi/route"
 )
 
 // Cluster has the servers of the cluster. One of a server alone lists that server and refuses the rest.
@@ -17,36 +18,34 @@ type Cluster interface {
 	Transfer(ctx context.Context, server string) error
 }
 
-// serversHandlers handle the servers of the cluster.
-type serversHandlers struct{ *API }
-
-func (a serversHandlers) routes() {
-	c := a.cfg.Cluster
+// members registers the operations about who is in the cluster.
+func (h handlers) members() {
+	c := h.cfg.Cluster
 	if c == nil {
 		return
 	}
 	type listOut struct{ Body api.ServerList }
-	register(a.API, operation(http.MethodGet, "/v1/servers", "list-servers", tagServer, "List the servers of the cluster", "By name. With stale=true every server answers by what it knows itself."),
+	route.Register(h.router, route.Operation(http.MethodGet, "/v1/servers", "list-servers", Tag, "List the servers of the cluster", "By name. With stale=true every server answers by what it knows itself."),
 		func(context.Context, *struct{}) (*listOut, error) { return &listOut{c.List()}, nil })
 
-	token := operation(http.MethodPost, "/v1/servers/join-token", "make-join-token", tagServer, "Make a join token",
+	token := route.Operation(http.MethodPost, "/v1/servers/join-token", "make-join-token", Tag, "Make a join token",
 		"With it, servers may join the cluster for an hour. They get the secrets of the cluster, so keep the token as safe as those.")
 	token.Errors = append(token.Errors, http.StatusConflict)
 	type tokenOut struct{ Body api.JoinToken }
-	register(a.API, token, func(context.Context, *struct{}) (*tokenOut, error) {
+	route.Register(h.router, token, func(context.Context, *struct{}) (*tokenOut, error) {
 		t, err := c.NewToken()
 		return &tokenOut{t}, err
 	})
 
 	changes := []int{http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable}
-	remove := operation(http.MethodDelete, "/v1/servers/{server}", "remove-server", tagServer, "Remove a server from the cluster",
+	remove := route.Operation(http.MethodDelete, "/v1/servers/{server}", "remove-server", Tag, "Remove a server from the cluster",
 		"Refused if no majority of the servers that stay answers. The removed server ends; its data directory stays.")
 	remove.Errors = append(remove.Errors, changes...)
-	register(a.API, remove, func(ctx context.Context, in *serverPath) (*struct{}, error) { return nil, c.Remove(ctx, in.Server) })
+	route.Register(h.router, remove, func(ctx context.Context, in *serverPath) (*struct{}, error) { return nil, c.Remove(ctx, in.Server) })
 
-	transfer := operation(http.MethodPost, "/v1/servers/{server}/transfer", "transfer-leadership", tagServer, "Let a server lead", "It leads within a second or so; requests wait for it.")
+	transfer := route.Operation(http.MethodPost, "/v1/servers/{server}/transfer", "transfer-leadership", Tag, "Let a server lead", "It leads within a second or so; requests wait for it.")
 	transfer.Errors = append(transfer.Errors, changes...)
-	register(a.API, transfer, func(ctx context.Context, in *serverPath) (*struct{}, error) { return nil, c.Transfer(ctx, in.Server) })
+	route.Register(h.router, transfer, func(ctx context.Context, in *serverPath) (*struct{}, error) { return nil, c.Transfer(ctx, in.Server) })
 }
 
 type serverPath struct {
