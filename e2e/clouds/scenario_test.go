@@ -236,7 +236,8 @@ func deadline(t *testing.T) time.Time {
 	return at.Add(-15 * time.Second)
 }
 
-const jobs = 20
+// jobs are submitted in the scenario, fewJobs where it is brief.
+const jobs, fewJobs = 20, 8
 
 // TestScenario is the one scenario, on each cloud.
 func TestScenario(t *testing.T) {
@@ -250,7 +251,11 @@ func TestScenario(t *testing.T) {
 			w := serve(t, row.open(t, ""), "1s")
 			rng := chance(t)
 			w.step("the check of the provider", w.check)
-			w.step("20 jobs and two kills", func() { w.twentyJobs(rng) })
+			brief, n := row.brief && !*full, jobs
+			if brief {
+				n = fewJobs
+			}
+			w.step(fmt.Sprint(n, " jobs and two kills"), func() { w.manyJobs(n, rng) })
 			if w.c.oci {
 				w.step("a container", w.container)
 			}
@@ -260,7 +265,7 @@ func TestScenario(t *testing.T) {
 			switch {
 			case w.c.oci:
 				t.Logf("no breaker: a host has no room for the %d machines that it takes", 2*breakers)
-			case row.brief && !*full:
+			case brief:
 				t.Log("no breaker in the short form of this cloud")
 			default:
 				w.step("the breaker", w.breaker)
@@ -287,9 +292,9 @@ func (w *world) check() {
 	w.empty()
 }
 
-// twentyJobs are submitted while the server is killed twice: at a call that changes something, after
+// manyJobs submits jobs while the server is killed twice: at a call that changes something, after
 // the cloud has done it, and at any call, before the cloud gets it.
-func (w *world) twentyJobs(rng *rand.Rand) {
+func (w *world) manyJobs(jobs int, rng *rand.Rand) {
 	w.t.Helper()
 	var names []string
 	for i := range jobs {

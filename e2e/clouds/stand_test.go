@@ -23,8 +23,8 @@ type cloud struct {
 	name string
 	// open starts the cloud, with a script in its own language that plays from the start; empty: none.
 	open func(t *testing.T, script string) *stand
-	// short: it is part of the short form. brief: it is so without the breaker, which takes long and asks
-	// no more of a driver than the other steps do.
+	// short: it is part of the short form. brief: it is so with fewer jobs, and without the breaker, which
+	// takes long and asks no more of a driver than the other steps do.
 	short, brief bool
 }
 
