@@ -48,8 +48,10 @@ type Pace struct {
 
 	mu   sync.Mutex
 	paid time.Time
-	// waited is the sum of all waits that have ended, by the pace or with their context.
-	waited time.Duration
+	// waited is the sum of all waits that have ended, by the pace or with their context; waiting is how
+	// many calls wait now.
+	waited  time.Duration
+	waiting int
 }
 
 // Paced is a provider that is called no faster than at some rates.
@@ -60,36 +62,54 @@ type Paced interface {
 
 // PaceUse is what a rate did so far.
 type PaceUse struct {
-	// Calls are what the rate is of: create, destroy, read or tags.
+	// Calls are what the rate is of: create, destroy, read or tags; a driver may have more.
 	Calls string
 	Rate  Rate
 	// Waited is for how long calls waited in all.
 	Waited time.Duration
+	// Waiting is how many calls wait now, and Last in how long the last of them may go.
+	Waiting int
+	Last    time.Duration
 }
 
-// Paces is Paced's.
+// Paces is Paced's. Those of the provider itself come after the ones around it.
 func (l *Limited) Paces() []PaceUse {
 	var out []PaceUse
 	for _, p := range []struct {
 		calls string
 		pace  *Pace
 	}{{"create", &l.create}, {"destroy", &l.destroy}, {"read", &l.read}, {"tags", &l.tags}} {
-		if p.pace.Rate.PerSecond <= 0 {
-			continue
+		if p.pace.Rate.PerSecond > 0 {
+			out = append(out, p.pace.Use(p.calls))
 		}
-		p.pace.mu.Lock()
-		out = append(out, PaceUse{Calls: p.calls, Rate: p.pace.Rate, Waited: p.pace.waited})
-		p.pace.mu.Unlock()
+	}
+	if inner, ok := As[Paced](l.p); ok {
+		out = append(out, inner.Paces()...)
 	}
 	return out
 }
+
+// Use is what the rate did so far, for calls of that name.
+func (b *Pace) Use(calls string) PaceUse {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	u := PaceUse{Calls: calls, Rate: b.Rate, Waited: b.waited, Waiting: b.waiting}
+	if u.Waiting > 0 {
+		// The last one may go when those before it are paid for.
+		u.Last = max(time.Until(b.paid.Add(-b.each())), 0)
+	}
+	return u
+}
+
+// each is what one call costs.
+func (b *Pace) each() time.Duration { return time.Duration(float64(time.Second) / b.Rate.PerSecond) }
 
 // take is how long to wait for n tokens; they are taken.
 func (b *Pace) take(now time.Time, n int) time.Duration {
 	if b.Rate.PerSecond <= 0 || n == 0 {
 		return 0
 	}
-	each := time.Duration(float64(time.Second) / b.Rate.PerSecond)
+	each := b.each()
 	// What was saved up is a burst at most, less the one that is due anyway.
 	saved := time.Duration(max(b.Rate.Burst, 1)-1) * each
 	b.mu.Lock()
@@ -121,14 +141,21 @@ func (b *Pace) Wait(ctx context.Context, n int) bool {
 	if d == 0 {
 		return true
 	}
+	b.waits(n, 0)
 	done := wait.For(ctx, d)
 	if !done {
 		b.back(n)
 	}
+	b.waits(-n, time.Since(began))
+	return done
+}
+
+// waits notes that n calls more wait, and for how long some have waited.
+func (b *Pace) waits(n int, waited time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waited += time.Since(began)
-	return done
+	b.waiting += n
+	b.waited += waited
 }
 
 // wait is Wait with the fault that Limited answers.

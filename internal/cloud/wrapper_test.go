@@ -101,6 +101,35 @@ func TestLimited(t *testing.T) {
 	})
 }
 
+// While calls wait, the pace says how many and for how long; so does that of the provider inside.
+func TestPacesTellWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := cloud.NewLimited(account(t, "").Owner("o"), cloud.Rates{Tags: cloud.Rate{PerSecond: 1}})
+		p := cloud.NewLimited(inner, cloud.Rates{Destroy: cloud.Rate{PerSecond: 2, Burst: 2}})
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range 6 {
+			wg.Go(func() { p.Destroy(t.Context(), []muster.InstanceID{"i"}) })
+		}
+		for _, want := range []struct {
+			at   time.Duration
+			busy cloud.PaceUse
+		}{
+			{100 * time.Millisecond, cloud.PaceUse{Waiting: 4, Last: 1900 * time.Millisecond}},
+			{1100 * time.Millisecond, cloud.PaceUse{Waiting: 2, Last: 900 * time.Millisecond, Waited: 1500 * time.Millisecond}},
+			{2100 * time.Millisecond, cloud.PaceUse{Waited: 5 * time.Second}},
+		} {
+			time.Sleep(want.at - time.Since(began))
+			want.busy.Calls, want.busy.Rate = "destroy", cloud.Rate{PerSecond: 2, Burst: 2}
+			all := []cloud.PaceUse{want.busy, {Calls: "tags", Rate: cloud.Rate{PerSecond: 1}}}
+			if got := p.Paces(); !slices.Equal(got, all) {
+				t.Errorf("after %s: %+v, want %+v", want.at, got, all)
+			}
+		}
+		wg.Wait()
+	})
+}
+
 // Whatever is asked at once, no second has more than its rate and the burst.
 func TestLimitedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
