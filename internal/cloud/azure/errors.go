@@ -161,7 +161,11 @@ func (t *table) refused(c call, re *azcore.ResponseError) *muster.Fault {
 	}
 	f := t.judge(c, re.StatusCode, all)
 	if f.Kind == muster.FaultRateLimited {
-		f.After = driver.RetryAfter(header, t.now(), max(throttledAfter, t.slow.Refused()))
+		sent := time.Now()
+		if c.sent != nil {
+			sent = c.sent.Began
+		}
+		f.After = driver.RetryAfter(header, t.now(), max(throttledAfter, t.slow.Refused(sent)))
 	}
 	return f
 }

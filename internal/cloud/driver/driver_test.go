@@ -65,7 +65,7 @@ type silent struct{}
 
 func (silent) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("cut") }
 
-func TestRetryAfterAndSlowdown(t *testing.T) {
+func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for text, want := range map[string]time.Duration{
 		"": 20 * time.Second, "7": 7 * time.Second, "soon": 20 * time.Second, "-1": 20 * time.Second, "99999": time.Hour,
@@ -77,16 +77,26 @@ func TestRetryAfterAndSlowdown(t *testing.T) {
 			t.Errorf("%q: %s, not %s", text, got, want)
 		}
 	}
-	var s Slowdown
-	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-		if got := s.Refused(); got != want*time.Second {
-			t.Errorf("refusal %d: %s", i, got)
+}
+
+func TestSlowdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Slowdown
+		for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			sent := time.Now()
+			// A call that was under way with one that was refused says nothing more.
+			for range 2 {
+				time.Sleep(time.Second)
+				if got := s.Refused(sent); got != want*time.Second {
+					t.Errorf("refusal %d: %s", i, got)
+				}
+			}
 		}
-	}
-	s.Succeeded()
-	if got := s.Refused(); got != time.Second {
-		t.Errorf("after a success: %s", got)
-	}
+		s.Succeeded()
+		if got := s.Refused(time.Now()); got != time.Second {
+			t.Errorf("after a success: %s", got)
+		}
+	})
 }
 
 func TestNamesFollowFromTheIntent(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptrace"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,11 +47,16 @@ func StatusKind(status int, e Effect) muster.FaultKind {
 }
 
 // Sent knows whether a request has left this machine.
-type Sent struct{ looked, wrote atomic.Bool }
+type Sent struct {
+	// Began is when it was about to be sent.
+	Began time.Time
+
+	looked, wrote atomic.Bool
+}
 
 // Trace returns a context whose HTTP requests note in Sent that they were sent.
 func Trace(ctx context.Context) (context.Context, *Sent) {
-	s := &Sent{}
+	s := &Sent{Began: time.Now()}
 	// Under a context that has ended nothing is sent, and no connection is looked for either.
 	s.looked.Store(ctx.Err() != nil)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -92,16 +98,32 @@ func RetryAfter(h http.Header, now time.Time, otherwise time.Duration) time.Dura
 
 // Slowdown counts refusals for too many calls, for clouds that do not say when to come again.
 // The zero value is ready.
-type Slowdown struct{ n atomic.Int32 }
+type Slowdown struct {
+	mu sync.Mutex
+	n  int
+	// refused is when the refusal that was counted last was answered.
+	refused time.Time
+}
 
 // slowest is the longest pause that a Slowdown asks for.
 const slowest = time.Minute
 
-// Refused is how long to wait after one more refusal: 1 s, doubled each time, up to a minute.
-func (s *Slowdown) Refused() time.Duration {
-	n := s.n.Add(1)
-	return min(time.Second<<min(n-1, 6), slowest)
+// Refused is how long to wait after one more refusal, of a call that was sent then: 1 s, doubled each
+// time, up to a minute. Calls that were under way together are one refusal: eight that are refused at
+// once must not ask for a minute.
+func (s *Slowdown) Refused(sent time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n == 0 || !sent.Before(s.refused) {
+		s.n++
+		s.refused = time.Now()
+	}
+	return min(time.Second<<min(s.n-1, 6), slowest)
 }
 
 // Succeeded begins at 1 s again.
-func (s *Slowdown) Succeeded() { s.n.Store(0) }
+func (s *Slowdown) Succeeded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n = 0
+}

@@ -80,6 +80,7 @@ type call struct {
 	form   url.Values
 	effect driver.Effect
 	about  about
+	sent   time.Time // when it was sent
 }
 
 // about is what a call is for, for the scope of its fault.
@@ -91,6 +92,7 @@ type about struct {
 
 // do makes a call of EC2 and reads its answer into out, which has the fields of the answer's root.
 func (c *client) do(ctx context.Context, q call, out any) error {
+	q.sent = time.Now()
 	q.form.Set("Action", q.action)
 	q.form.Set("Version", apiVersion)
 	status, body, err := c.send(ctx, c.ec2, q, "application/x-www-form-urlencoded; charset=utf-8", "", []byte(q.form.Encode()))
@@ -147,7 +149,7 @@ func (c *client) doJSON(ctx context.Context, s service, target string, in, out a
 		return err
 	}
 	_, action, _ := strings.Cut(target, ".")
-	q := call{action: action, effect: driver.Reads}
+	q := call{action: action, effect: driver.Reads, sent: time.Now()}
 	status, answer, err := c.send(ctx, s, q, "application/x-amz-json-1.1", target, body)
 	if err != nil {
 		return err

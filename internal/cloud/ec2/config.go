@@ -85,6 +85,10 @@ type Provider struct {
 	api    client
 	image  image
 	launch cloud.Pace
+	// throttle is for accounts that let through less than launch does; patience is how long a launch
+	// waits for it after it was refused.
+	throttle driver.Throttle
+	patience time.Duration
 
 	types     driver.Cached[[]typeInfo]
 	zonesOf   driver.Cached[map[string][]string]
@@ -105,6 +109,7 @@ var (
 	_ cloud.Bootable       = (*Provider)(nil)
 	_ cloud.Consistent     = (*Provider)(nil)
 	_ cloud.Rated          = (*Provider)(nil)
+	_ cloud.Paced          = (*Provider)(nil)
 	_ cloud.NoticeReader   = (*Provider)(nil)
 	_ cloud.MetadataServed = (*Provider)(nil)
 	_ cloud.Sweeper        = (*Provider)(nil)
@@ -149,6 +154,7 @@ func New(cfg Config) (*Provider, error) {
 	p.api.endpoints(cfg.Endpoint)
 	// EC2 allows two launches a second and five at once, however many instances each has.
 	p.launch.Rate = cloud.Rate{PerSecond: 2, Burst: 5}
+	p.throttle.Least, p.patience = time.Second/2, launchPatience
 	p.prepareCaches()
 	p.began = cfg.Now()
 	p.pins.m, p.refusals.until = map[pinKey]*pin{}, map[string]time.Time{}
@@ -266,6 +272,17 @@ func (p *Provider) Rates() cloud.Rates {
 		Create: cloud.Rate{PerSecond: 2, Burst: 500}, Destroy: cloud.Rate{PerSecond: 5, Burst: 50},
 		Read: cloud.Rate{PerSecond: 5, Burst: 20}, Tags: cloud.Rate{PerSecond: 5, Burst: 20},
 	}
+}
+
+// Paces is cloud.Paced's: of calls that launch, each for several instances, besides the rates that count
+// instances.
+func (p *Provider) Paces() []cloud.PaceUse {
+	all, measured := p.launch.Use("launch"), p.throttle.Use("launch")
+	all.Rate.PerSecond = min(all.Rate.PerSecond, measured.Rate.PerSecond)
+	all.Waited += measured.Waited
+	all.Waiting += measured.Waiting
+	all.Last = max(all.Last, measured.Last)
+	return []cloud.PaceUse{all}
 }
 
 // Metadata is cloud.MetadataServed's.

@@ -254,7 +254,7 @@ func TestLostAnswersMakeNothingTwice(t *testing.T) {
 	for seed := range uint64(4) {
 		b := newBooks(t)
 		p := b.Open(t, "c1").(*Provider)
-		p.launch.Rate.PerSecond = 1000
+		p.launch.Rate.PerSecond, p.patience = 1000, 0
 		var mu sync.Mutex
 		dice := rand.New(rand.NewPCG(seed, 1))
 		b.set("RunInstances", func(f url.Values) reply {

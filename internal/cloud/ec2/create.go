@@ -24,6 +24,9 @@ const (
 	maxTagValue, maxLabels = 256, 40
 	// rememberLaunch is how long a launch whose answer was lost can be repeated as it was.
 	rememberLaunch = time.Hour
+	// launchPatience is how long a launch is repeated that EC2 refused for the number of calls. After
+	// it, the fleet may look for machines elsewhere.
+	launchPatience = time.Minute
 	// fullFor is how long a subnet that had no address is tried last.
 	fullFor = time.Minute
 )
@@ -300,11 +303,8 @@ func (p *Provider) run(ctx context.Context, l *launch) map[muster.Token]cloud.Cr
 		subnets = []subnet{{id: lost, zone: l.about.zone}}
 	}
 	for _, s := range subnets {
-		if !p.launch.Wait(ctx, 1) {
-			return l.all(&muster.Fault{Kind: muster.FaultTransient, Message: p.api.named("RunInstances") + ": not sent: it waited for EC2's rate of launches", Err: ctx.Err()})
-		}
 		var made map[muster.Token]cloud.Created
-		if made, err = p.runIn(ctx, l, s.id); err == nil {
+		if made, err = p.launchIn(ctx, l, s.id); err == nil {
 			p.launches.drop(l)
 			return made
 		}
@@ -341,6 +341,41 @@ func (l *launch) all(err error) map[muster.Token]cloud.Created {
 		out[l.intents[i].Token] = cloud.Created{Err: err}
 	}
 	return out
+}
+
+// launchIn makes the call in one subnet at the rate that EC2 takes. A refusal for the number of calls
+// is certain, so nothing was made and the call is repeated. Were it left to the fleet, that would try
+// one launch of one machine at a time, while a launch of many costs EC2 no more.
+func (p *Provider) launchIn(ctx context.Context, l *launch, subnet string) (map[muster.Token]cloud.Created, error) {
+	unsent := func() error {
+		return &muster.Fault{Kind: muster.FaultTransient, Message: p.api.named("RunInstances") + ": not sent: it waited for EC2's rate of launches", Err: ctx.Err()}
+	}
+	if !p.launch.Wait(ctx, 1) {
+		return nil, unsent()
+	}
+	var refused error
+	for waiting := ctx; ; {
+		left, ok := p.throttle.Enter(waiting)
+		switch {
+		case ok:
+		case refused != nil:
+			return nil, refused
+		default:
+			return nil, unsent()
+		}
+		made, err := p.runIn(ctx, l, subnet)
+		limited := muster.IsKind(err, muster.FaultRateLimited)
+		left(limited)
+		if !limited || p.patience <= 0 {
+			return made, err
+		}
+		if refused == nil {
+			var cancel context.CancelFunc
+			waiting, cancel = context.WithTimeout(ctx, p.patience)
+			defer cancel()
+		}
+		refused = err
+	}
 }
 
 // runIn makes the call in one subnet.

@@ -337,6 +337,7 @@ func TestSubnetsOfAZone(t *testing.T) {
 	for _, lost := range []reply{{status: 500}, {status: 200, body: launched(1, 1).body, cut: true}, refuse(503, "RequestLimitExceeded", "")} {
 		fresh := newCanned(t)
 		p := fresh.open(nil)
+		p.patience = 0
 		fresh.by["RunInstances"] = func(url.Values) reply { return lost }
 		if got := p.Create(t.Context(), []cloud.Intent{intent("t3")})[0]; got.Err == nil || len(fresh.of("RunInstances")) != 1 {
 			t.Errorf("%v after %d calls", got.Err, len(fresh.of("RunInstances")))
@@ -915,5 +916,20 @@ func TestResolveSaysWhatIsMissing(t *testing.T) {
 	c.set("DescribeSubnets", func(url.Values) reply { return reply{status: http.StatusBadGateway} })
 	if _, err := p.Resolve(t.Context()); !muster.IsKind(err, muster.FaultTransient) {
 		t.Errorf("%v", err)
+	}
+}
+
+// The rate of launches is told beside those that count instances, and falls to what EC2 takes.
+func TestPacesTellOfLaunches(t *testing.T) {
+	c := newCanned(t)
+	p := c.open(nil)
+	want := cloud.PaceUse{Calls: "launch", Rate: cloud.Rate{PerSecond: 2, Burst: 5}}
+	if got := p.Paces(); len(got) != 1 || got[0] != want {
+		t.Errorf("%+v", got)
+	}
+	p.throttle.Least = 4 * time.Second
+	want.Rate.PerSecond = 0.25
+	if got := p.Paces(); len(got) != 1 || got[0] != want {
+		t.Errorf("%+v", got)
 	}
 }

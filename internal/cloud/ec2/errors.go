@@ -119,7 +119,7 @@ func (c *client) refused(q call, status int, code, message string) *muster.Fault
 	}
 	switch f.Kind {
 	case muster.FaultRateLimited:
-		f.After = c.slowdown(q.action).Refused()
+		f.After = c.slowdown(q.action).Refused(q.sent)
 	case muster.FaultAuth:
 		// Credentials that were rotated are read again for the next call.
 		if cache, ok := c.credentials.(interface{ Invalidate() }); ok {

@@ -1,6 +1,7 @@
 package ec2
 
 import (
+	"context"
 	"net/url"
 	"testing"
 	"time"
@@ -90,6 +91,7 @@ func TestErrors(t *testing.T) {
 		c := newCanned(t)
 		c.by["RunInstances"] = func(url.Values) reply { return launched(1, 1) }
 		p := c.open(func(c *Config) { c.Markets = []muster.Market{muster.OnDemand, muster.Spot} })
+		p.patience = 0
 		in := intent("t1")
 		answer := func(url.Values) reply { return reply{status: row.Status, body: row.Body, header: row.Header} }
 		if row.Call == "" || row.Call == "on demand" {
@@ -121,6 +123,7 @@ func TestErrors(t *testing.T) {
 func TestThrottlingSlowsDownByAction(t *testing.T) {
 	c := newCanned(t)
 	p := c.open(nil)
+	p.patience = 0
 	c.by["RunInstances"] = func(url.Values) reply { return refuse(503, "RequestLimitExceeded", "Request limit exceeded.") }
 	after := func() time.Duration {
 		f, _ := p.Create(t.Context(), []cloud.Intent{intent("t1")})[0].Err.(*muster.Fault)
@@ -136,5 +139,43 @@ func TestThrottlingSlowsDownByAction(t *testing.T) {
 	c.set("RunInstances", func(url.Values) reply { return refuse(503, "RequestLimitExceeded", "Request limit exceeded.") })
 	if f, _ := p.Create(t.Context(), []cloud.Intent{intent("t2")})[0].Err.(*muster.Fault); f.After != time.Second {
 		t.Errorf("after a success: %s", f.After)
+	}
+}
+
+// A launch that EC2 refuses for the number of calls is repeated as it was, and for a time only.
+func TestThrottledLaunchIsRepeated(t *testing.T) {
+	c := newCanned(t)
+	p := c.open(nil)
+	p.launch.Rate.PerSecond, p.throttle.Least = 1000, time.Millisecond
+	left := 3
+	c.by["RunInstances"] = func(f url.Values) reply {
+		if left--; left >= 0 {
+			return refuse(503, "RequestLimitExceeded", "Request limit exceeded.")
+		}
+		return launched(1, 2)
+	}
+	for i, got := range p.Create(t.Context(), []cloud.Intent{intent("t1"), intent("t2")}) {
+		if got.Err != nil || got.Instance.ID != muster.InstanceID(id(1+i)) {
+			t.Errorf("%+v", got)
+		}
+	}
+	calls := c.of("RunInstances")
+	if len(calls) != 4 {
+		t.Errorf("%d calls", len(calls))
+	}
+	for _, f := range calls {
+		if f.Get("MaxCount") != "2" || f.Get("ClientToken") != calls[0].Get("ClientToken") {
+			t.Errorf("repeated as %v", f)
+		}
+	}
+	left, p.patience = 1<<30, 20*time.Millisecond
+	if got := p.Create(t.Context(), []cloud.Intent{intent("t3")})[0]; !muster.IsKind(got.Err, muster.FaultRateLimited) {
+		t.Errorf("%+v", got)
+	}
+	ended, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	p.patience = time.Hour
+	if got := p.Create(ended, []cloud.Intent{intent("t4")})[0]; got.Err == nil || muster.IsKind(got.Err, muster.FaultAmbiguous) {
+		t.Errorf("%+v", got)
 	}
 }

@@ -2,7 +2,9 @@ package ec2test_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,4 +136,35 @@ func sweep(ctx context.Context, p cloud.Provider) {
 	if len(ids) > 0 {
 		p.Destroy(ctx, ids)
 	}
+}
+
+// 64 machines within a fifth of what EC2 allows an account: launches of eight, of which the bucket has
+// one and gets two in five seconds, so that the last is due after 17.5 s. A driver that gives up at a
+// refusal takes minutes.
+func TestDriverWithinAFifth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t, "account: rates 0.2")
+		p := s.Open(t, "c1")
+		began := time.Now()
+		var wg sync.WaitGroup
+		for call := range 8 {
+			wg.Go(func() {
+				var intents []cloud.Intent
+				for k := range 8 {
+					name := fmt.Sprintf("%d-%d", call, k)
+					intents = append(intents, cloud.Intent{Token: muster.Token("t" + name), Node: muster.NodeID("n" + name), Pool: "main", Offering: "m7i.large", Zone: "eu-central-1a", Market: muster.OnDemand})
+				}
+				for i, made := range p.Create(t.Context(), intents) {
+					if made.Err != nil {
+						t.Errorf("%s: %v", intents[i].Token, made.Err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		const due = 17500 * time.Millisecond
+		if took := time.Since(began); len(s.Made()) != 64 || took > due*6/5 {
+			t.Errorf("%d machines in %s; the account allows 64 in %s", len(s.Made()), took, due)
+		}
+	})
 }
