@@ -33,6 +33,7 @@ type JobExplanation struct {
 	Coming     []NodeComing    `json:"coming" doc:"Launching nodes that members would fit."`
 	Fleet      []Wait          `json:"fleet" doc:"Why no more nodes are launched for it."`
 	Blocks     []Block         `json:"blocks" doc:"Refusals of the cloud, and until when they count."`
+	Rates      []CallRate      `json:"call_rates,omitempty" doc:"Call rates of providers for which creating its launching nodes waits."`
 
 	Expected *time.Time `json:"expected,omitempty" doc:"Estimated start of a member: when the first launching node serves, or when capacity becomes free, by earlier boots and runs; whichever is sooner."`
 	Price    *float64   `json:"price,omitempty" doc:"Per hour, of that node; else of the cheapest available offering that members fit."`

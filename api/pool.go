@@ -25,6 +25,8 @@ type Pool struct {
 	Breaker Breaker `json:"breaker"`
 	Blind   *Blind  `json:"blind,omitempty" doc:"The provider's list of instances fails or is not complete: until a complete list succeeds, no missing instance is known to be gone."`
 	Unsold  *Blind  `json:"offers_error,omitempty" doc:"The provider's offerings cannot be read: those read before are used meanwhile."`
+	// Rates are in answers of a single pool and in lists.
+	Rates []CallRate `json:"call_rates,omitempty" doc:"How often its provider is called at most, and what waits for that; kinds of calls without a limit are left out."`
 	// Troubles are of a single pool as well as in lists.
 	Troubles []NodeTrouble `json:"provider_errors,omitempty" doc:"Nodes that the provider failed to create, destroy or tag at the last attempt, at most 20."`
 	// Suspect is in answers of a single pool and in lists.
@@ -42,6 +44,17 @@ type Pool struct {
 type Blind struct {
 	Since time.Time `json:"since" doc:"When the first failing call began."`
 	Error string    `json:"error" doc:"The error of the last one."`
+}
+
+// CallRate is how often a provider is called at most.
+type CallRate struct {
+	Provider  string   `json:"provider"`
+	Calls     string   `json:"calls" doc:"What the rate is of: create and destroy count instances, read counts pages of lists, tags counts changes of tags, launch counts calls that each create several instances."`
+	PerSecond float64  `json:"per_second" doc:"Calls a second on average. For launch it is what the cloud accepts, as measured."`
+	Burst     int      `json:"burst" doc:"How many calls may be made at once after a quiet time."`
+	Waiting   int      `json:"waiting" doc:"How many calls wait for the rate now."`
+	Last      Duration `json:"last,omitempty" doc:"In how long the last of them may be made."`
+	Waited    Duration `json:"waited,omitempty" doc:"How long calls have waited in all, since the server leads or was reloaded."`
 }
 
 // NodeTrouble is what the provider answers to calls for a node.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -28,10 +29,12 @@ type loops struct {
 	trouble   string
 	paused    string
 	unstored  int
+	rates     []api.CallRate
 }
 
 func (l *loops) Fleet() (*size.Decisions, []size.Block)         { return l.decisions, l.blocks }
 func (l *loops) Blind(muster.ProviderName) (muster.Time, error) { return 0, l.blind }
+func (l *loops) Rates(muster.ProviderName) []api.CallRate       { return l.rates }
 func (l *loops) Unstored(muster.JobUID) (int, error)            { return l.unstored, errors.New("no room") }
 func (l *loops) Troubles() func(*state.Node) string {
 	return func(*state.Node) string { return l.trouble }
@@ -136,5 +139,32 @@ func TestWhatLoopsKnow(t *testing.T) {
 	}
 	if strings.Contains(text, "another's") {
 		t.Error(text)
+	}
+}
+
+// A node that waits to be created because its provider is called so seldom is explained by that; one
+// that exists, or calls of other kinds, are not.
+func TestCallRatesExplainLaunchingNodes(t *testing.T) {
+	const cluster = "pool default\nnode n1 cpu=1 memory=1GiB %s\njob j cpu=1\njob k cpu=1\n"
+	rates := []api.CallRate{
+		{Provider: "p", Calls: "create", PerSecond: 2, Waiting: 12, Last: api.Duration(6 * time.Second)},
+		{Provider: "p", Calls: "destroy", PerSecond: 5, Waiting: 3},
+		{Provider: "p", Calls: "launch", PerSecond: 0.4123, Waiting: 1, Last: api.Duration(1500 * time.Millisecond)},
+	}
+	for stage, want := range map[string][]string{
+		"stage=launching": {"takes 2 instances a second: 12 wait for that, the last for 6s.", "takes 0.412 calls that create instances a second: 1 waits for that, the last for 1.5s."},
+		"stage=booting":   nil,
+	} {
+		c := fittest.Read(t, fmt.Sprintf(cluster, stage))
+		x := (&Explainer{Snapshot: c.Snapshot(), Now: c.Now(), Loops: &loops{rates: rates}}).Job(c.Snapshot().Job(fittest.Key("j")))
+		var got []string
+		for _, s := range x.Text {
+			if _, after, found := strings.Cut(s, "takes "); found && strings.Contains(s, " a second: ") {
+				got = append(got, "takes "+after)
+			}
+		}
+		if !slices.Equal(got, want) || len(x.Rates) != len(want) {
+			t.Errorf("%s: %q and %+v, want %q", stage, got, x.Rates, want)
+		}
 	}
 }

@@ -22,6 +22,9 @@ type Loops interface {
 	// Blind returns since when the list of a provider's instances fails, and the error of the last
 	// attempt; 0 and nil if the list works.
 	Blind(provider muster.ProviderName) (since muster.Time, why error)
+	// Rates returns how often a provider is called at most, and what waits for that; nil if nothing
+	// limits it.
+	Rates(provider muster.ProviderName) []api.CallRate
 	// Troubles returns a function of a live node. It says in words which call for that node its
 	// provider keeps failing; "" if none. The function reads one copy of the fleet's records, so
 	// that a walk over thousands of nodes takes the lock once.
@@ -75,7 +78,7 @@ func (e *Explainer) Node(n *state.Node) api.NodeExplanation {
 func (e *Explainer) record(j *state.Job) *jobRecord {
 	d, blocks := e.Loops.Fleet()
 	return &jobRecord{
-		snap: e.Snapshot, job: j, shape: fit.ShapeOf(j.Run), decisions: d, blocks: blocks, now: e.Now, paused: e.Loops.Paused(), unstored: e.unstored(j),
+		snap: e.Snapshot, job: j, shape: fit.ShapeOf(j.Run), decisions: d, blocks: blocks, rates: e.Loops.Rates, now: e.Now, paused: e.Loops.Paused(), unstored: e.unstored(j),
 		out: api.JobExplanation{
 			Namespace: string(j.Key.Namespace), Job: j.Key.Name, Version: j.Version, Stage: string(j.Stage), Priority: j.Priority(),
 			Counts: present.Job(j).Counts, Text: []string{}, Offerings: []api.OfferingSight{}, Coming: []api.NodeComing{},

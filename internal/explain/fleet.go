@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -155,6 +156,40 @@ func (e *jobRecord) coming() {
 		}
 		e.say("%s%s.", text, muster.Because(c.Trouble))
 	}
+}
+
+// rated says which providers are called so seldom that creating nodes waits. Only nodes that the job
+// may use count, and only before they exist: from then on, no rate delays them.
+func (e *jobRecord) rated() {
+	launching := map[muster.ProviderName]bool{}
+	for _, c := range e.out.Coming {
+		if c.Stage == string(muster.NodeLaunching) {
+			if p := e.snap.Pool(muster.PoolName(c.Pool)); p != nil {
+				launching[p.Provider] = true
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(launching)) {
+		for _, r := range e.rates(name) {
+			if r.Waiting == 0 || r.Calls != "create" && r.Calls != "launch" {
+				continue
+			}
+			what := "instances"
+			if r.Calls == "launch" {
+				what = "calls that create instances"
+			}
+			e.out.Rates = append(e.out.Rates, r)
+			e.say("Provider %s takes %.3g %s a second: %s for that, the last for %s.", name, r.PerSecond, what, waitingText(r.Waiting), shortly(r.Last.Std()))
+		}
+	}
+}
+
+// waitingText is the verb with its subject.
+func waitingText(n int) string {
+	if n == 1 {
+		return "1 waits"
+	}
+	return fmt.Sprintf("%d wait", n)
 }
 
 // bootTimes returns the median time from launch to service of each offering, over the nodes that

@@ -43,6 +43,7 @@ type jobRecord struct {
 	shape     *fit.Shape
 	decisions *size.Decisions
 	blocks    []size.Block
+	rates     func(muster.ProviderName) []api.CallRate
 	now       muster.Time
 	paused    string // why nothing is placed at all; "" if the scheduler runs
 	unstored  string // why members whose command has ended are not done; "" if there are none
@@ -160,6 +161,7 @@ func (e *jobRecord) explain() {
 	}
 	e.offerings()
 	e.coming()
+	e.rated()
 	e.fleet()
 	e.expect()
 }

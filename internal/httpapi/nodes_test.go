@@ -163,6 +163,8 @@ type sight struct {
 
 func (s *sight) Unsold(muster.ProviderName) (muster.Time, error) { return 7e6, s.unsold }
 
+func (s *sight) Rates(muster.ProviderName) []api.CallRate { return nil }
+
 func (s *sight) Unstored(muster.JobUID) (int, error) { return 0, nil }
 
 func (s *sight) Troubles() func(*state.Node) string {

@@ -106,6 +106,7 @@ func (s *Pools) Resume(ctx context.Context, name string, b *api.PoolResume) (*ap
 func (s *Pools) poolOf(snap *state.Snapshot, p *state.Pool, loops Loops, d *size.Decisions, blocks []size.Block, now muster.Time) api.Pool {
 	out := present.Pool(snap, p, now)
 	out.Lease = s.lease(p.Name)
+	out.Rates = loops.Rates(p.Provider)
 	if since, err := loops.Blind(p.Provider); err != nil {
 		out.Blind = &api.Blind{Since: since.Std(), Error: err.Error()}
 	}

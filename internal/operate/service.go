@@ -45,6 +45,7 @@ func (Idle) Unstored(muster.JobUID) (int, error)             { return 0, nil }
 func (Idle) Troubles() func(*state.Node) string              { return func(*state.Node) string { return "" } }
 func (Idle) Unsold(muster.ProviderName) (muster.Time, error) { return 0, nil }
 func (Idle) Blind(muster.ProviderName) (muster.Time, error)  { return 0, nil }
+func (Idle) Rates(muster.ProviderName) []api.CallRate        { return nil }
 func (Idle) Unblock(muster.PoolName) int                     { return 0 }
 
 // Link reaches the images in nodes' caches. All methods may be called at once. Faults: not-found,

@@ -7,6 +7,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/claim"
+	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/decide/size"
@@ -202,6 +203,19 @@ func (k knows) Troubles() func(*state.Node) string {
 		}
 		return explain.Trouble(t.Call, t.Times, t.Since, t.Err)
 	}
+}
+
+// Rates is how often a provider is called at most, by its driver and the configuration.
+func (k knows) Rates(provider muster.ProviderName) (out []api.CallRate) {
+	p, ok := cloud.As[cloud.Paced](k.providers[provider])
+	if !ok {
+		return nil
+	}
+	for _, u := range p.Paces() {
+		out = append(out, api.CallRate{Provider: string(provider), Calls: u.Calls, PerSecond: u.Rate.PerSecond, Burst: max(u.Rate.Burst, 1),
+			Waiting: u.Waiting, Last: api.Duration(u.Last), Waited: api.Duration(u.Waited)})
+	}
+	return out
 }
 
 // Unblock lets the fleet ask providers again for what they refused to a pool. It returns how many

@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -151,7 +152,7 @@ func printPool(a *cli.App, p *api.Pool) {
 		"Of them", fmt.Sprintf("%d idle, %d warm, %d unready, %d sidelined, %d lost, %d broken, %d held", n.Idle, n.Warm, n.Unready, n.Sidelined, n.Lost, n.Broken, n.Held),
 		"Above maximum", surplusText(p), "Suspect", suspectText(p, now),
 		"Costs", fmt.Sprintf("%g an hour now", p.Price), "Spent", spent,
-		"Breaker", breakerText(p, now), "Provider's list", blindText(p, now), "Provider's offers", unsoldText(p, now), "Provider errors", troublesText(p),
+		"Breaker", breakerText(p, now), "Provider's list", blindText(p, now), "Provider's offers", unsoldText(p, now), "Provider errors", troublesText(p), "Call rates", ratesText(p),
 	)
 	printPoolTables(a, p, now)
 }
@@ -243,6 +244,28 @@ func troublesText(p *api.Pool) string {
 		out = append(out, "node "+t.Node+": "+t.Error)
 	}
 	return strings.Join(out, "; ")
+}
+
+// ratesText says in one sentence how often the provider is called at most, and what waits for that; ""
+// if nothing limits it. A node that does not come may wait for nothing else.
+func ratesText(p *api.Pool) string {
+	words := map[string]string{"create": "creates", "destroy": "destroys", "read": "reads", "tags": "tag changes", "launch": "launch calls"}
+	var rates, waits []string
+	for _, r := range p.Rates {
+		word := cmp.Or(words[r.Calls], r.Calls)
+		rates = append(rates, fmt.Sprintf("%.3g %s a second (%d at once)", r.PerSecond, word, r.Burst))
+		if r.Waiting > 0 {
+			waits = append(waits, fmt.Sprintf("%d %s, the last for %s", r.Waiting, word, term.Brief(r.Last.Std())))
+		}
+	}
+	if len(rates) == 0 {
+		return ""
+	}
+	now := "nothing waits"
+	if len(waits) > 0 {
+		now = "waiting: " + strings.Join(waits, "; ")
+	}
+	return "at most " + strings.Join(rates, ", ") + "; " + now
 }
 
 // scope is what a block is about: the narrowest that was learned from the provider's answer, or all
