@@ -47,6 +47,12 @@ const (
 	// NodeDraining: gets no new work; next is terminating when its last allocation has ended. One that drains
 	// because the configuration had no place for it serves again if it has one again by then.
 	NodeDraining NodeStage = "draining"
+	// NodeStopped: it has no work, and the provider has switched its machine off or will be asked to, again and again
+	// until it says yes. It keeps its disk. Next is starting when it is wanted, or terminating after the pool's time.
+	NodeStopped NodeStage = "stopped"
+	// NodeStarting: the provider will be asked to switch the machine on until it says yes. Next is booting; stopped
+	// when it has no capacity; terminating after the boot time-out.
+	NodeStarting NodeStage = "starting"
 	// NodeTerminating: the provider has been or will be asked to destroy the instance,
 	// again and again until a list confirms it. Next is gone.
 	NodeTerminating NodeStage = "terminating"
@@ -74,6 +80,14 @@ func NodeMoves() []Move[NodeStage] {
 		{NodeDraining, NodeServing, "it is configured again"},
 		{NodeDraining, NodeTerminating, "its last allocation ended"},
 		{NodeDraining, NodeGone, "a complete list no longer has it"},
+		{NodeServing, NodeStopped, "idle, and its pool stops idle nodes"},
+		{NodeStopped, NodeStarting, "wanted again"},
+		{NodeStopped, NodeTerminating, "stopped for long, surplus or not wanted"},
+		{NodeStopped, NodeGone, "a complete list no longer has it"},
+		{NodeStarting, NodeBooting, "provider switched it on"},
+		{NodeStarting, NodeStopped, "provider has no capacity to switch it on"},
+		{NodeStarting, NodeTerminating, "not switched on in time, or not wanted any more"},
+		{NodeStarting, NodeGone, "a complete list no longer has it"},
 		{NodeTerminating, NodeGone, "destroy confirmed"},
 	}
 }

@@ -146,7 +146,7 @@ func nodeText(verb state.Verb, n *state.Node) string {
 		return what + " answers again after a restart of its agent"
 	case state.VerbNodeKept:
 		return what + " serves again" + muster.Because(n.StageReason)
-	case state.VerbNodeDraining, state.VerbNodeTerminating, state.VerbNodeGone:
+	case state.VerbNodeDraining, state.VerbNodeStopped, state.VerbNodeStarting, state.VerbNodeTerminating, state.VerbNodeGone:
 		return what + " is " + string(n.Stage) + By(n.StageWho) + muster.Because(n.StageReason)
 	case state.VerbNodeHealthReason:
 		return what + " is still " + string(n.Health) + muster.Because(n.HealthReason)

@@ -132,7 +132,7 @@ func New(cfg Config) (*Cluster, error) {
 	c.watch = newWatch(c)
 	l.After = c.committed
 	c.Blobs.Slow(c.blobDelay)
-	c.Cloud = fake.New(fake.Config{Offerings: cfg.Offerings, Seed: cfg.Seed, Delay: cfg.Delay, Jitter: cfg.Jitter, Page: cfg.Page, Told: func(answer string) { c.note("cloud: %s", answer) }, Created: c.created, Destroyed: c.destroyed})
+	c.Cloud = fake.New(fake.Config{Offerings: cfg.Offerings, Seed: cfg.Seed, Delay: cfg.Delay, Jitter: cfg.Jitter, Page: cfg.Page, Told: func(answer string) { c.note("cloud: %s", answer) }, Created: c.created, Destroyed: c.destroyed, Stopped: c.switched})
 	if err := l.Keep(); err != nil {
 		return nil, err
 	}
@@ -595,6 +595,22 @@ func (c *Cluster) destroyed(in cloud.Instance) {
 		if err := startedOnce(m.Node); err != nil {
 			c.fail(err)
 		}
+	}
+}
+
+// switched is the machine of an instance that the cloud has switched off, or on. What is on its disk stays.
+func (c *Cluster) switched(in cloud.Instance, off bool) {
+	m := c.behind(in.ID)
+	if m == nil {
+		return
+	}
+	c.note("instance %s of %s is switched %s", in.ID, in.Tags.Node, map[bool]string{true: "off", false: "on"}[off])
+	m.mute.Store(off)
+	if off {
+		m.Kill()
+		m.Reboot()
+	} else {
+		_ = m.Start() // if it is gone by now, it is gone
 	}
 }
 

@@ -274,5 +274,6 @@ func poolOf(a *Act, o *options) state.Pool {
 	}
 	return state.Pool{Ready: ready, ReadyTimeout: timeout, Name: muster.PoolName(a.word(0)), Provider: muster.ProviderName(o.text("provider", provider)), Min: o.number("min", 0), Max: o.number("max", 8), MaxLaunching: o.number("launching", 8),
 		Spare: o.number("spare", 0), PriceFactor: o.real("factor", 0),
+		StopMost: o.number("stop", 0), StopTime: micros("stopfor", time.Minute),
 		IdleTimeout: micros("idle", 20*time.Second), BootTimeout: micros("boot", 2*time.Minute), Grace: micros("grace", time.Minute)}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"time"
 
@@ -173,14 +174,52 @@ func (n *Node) byMonth(share int64, from, to muster.Time, fn func(Month, Spend))
 	}
 }
 
-// whole calls fn for each month of what the node costs until its end, or until now.
+// whole calls fn for each month of what the node costs until its end, or until now. While its machine is
+// switched off it costs nothing: what its cloud takes for the disk is not known here.
 func (n *Node) whole(now muster.Time, fn func(Month, Spend)) {
 	if n.Stage == muster.NodeGone {
 		now = n.Gone
 	}
-	if n.billed() {
-		n.byMonth(wholeNode, n.Launched, now, fn)
+	if !n.billed() {
+		return
 	}
+	for m, from := MonthOf(n.Launched), n.Launched; from < now; m++ {
+		end := min((m + 1).Start(), now)
+		fn(m, n.spent(wholeNode, max(end-from-n.offIn(m, now), 0)))
+		from = end
+	}
+}
+
+// offIn is for how long the machine was switched off in a month, until now.
+func (n *Node) offIn(m Month, now muster.Time) muster.Time {
+	var sum muster.Time
+	for _, o := range n.Off {
+		if o.Month == m {
+			sum += o.Spend.Time
+		}
+	}
+	if n.Stage == muster.NodeStopped {
+		sum += max(min((m+1).Start(), now)-max(m.Start(), n.StageSince), 0)
+	}
+	return sum
+}
+
+// offUntil is Off with the time until now, of a node that leaves the stage stopped; else it is Off.
+func (n *Node) offUntil(now muster.Time) []MonthSpend {
+	if n.Stage != muster.NodeStopped {
+		return n.Off
+	}
+	off := slices.Clone(n.Off)
+	for m, from := MonthOf(n.StageSince), n.StageSince; from < now; m++ {
+		end := min((m + 1).Start(), now)
+		if at := slices.IndexFunc(off, func(o MonthSpend) bool { return o.Month == m }); at >= 0 {
+			off[at].Spend.Time += end - from
+		} else {
+			off = append(off, MonthSpend{m, Spend{Time: end - from}})
+		}
+		from = end
+	}
+	return off
 }
 
 // bookedIn is what ended allocations had of a node that lives.
@@ -292,7 +331,7 @@ func (s *State) closeCost(id muster.NodeID) {
 	})
 	if node.Booked != nil {
 		b := *node
-		b.Booked = nil
+		b.Booked = nil // Off stays: whoever reads what the node has cost still needs it
 		s.putNode(node, &b, "")
 	}
 }
@@ -309,7 +348,7 @@ func (s *Snapshot) Spent(pool muster.PoolName, now muster.Time) int64 {
 	start := month.Start()
 	s.t.liveNodes.Scan(func(n *Node) bool {
 		if n.Pool == pool && n.billed() {
-			sum += n.spent(wholeNode, now-max(n.Launched, start)).Cost
+			sum += n.spent(wholeNode, max(now-max(n.Launched, start)-n.offIn(month, now), 0)).Cost
 		}
 		return true
 	})

@@ -82,6 +82,9 @@ var blanks = [...]func() Fact{
 	59: fact[HostTagged],
 	60: fact[HostReleased],
 	61: fact[HostsFound],
+	62: fact[NodeStopped],
+	63: fact[NodeStarting],
+	64: fact[NodeStarted],
 }
 
 func fact[T any, F interface {
@@ -389,6 +392,25 @@ type NodeDraining struct {
 type NodeKept struct {
 	ID     muster.NodeID `cbor:"1,keyasint"`
 	Reason string        `cbor:"2,keyasint,omitempty"`
+}
+
+// NodeStopped: the provider will be asked to switch the machine off until it says that it does. Refused
+// when the node has live allocations, is held or is drained.
+type NodeStopped struct {
+	ID     muster.NodeID `cbor:"1,keyasint"`
+	Reason string        `cbor:"2,keyasint,omitempty"`
+}
+
+// NodeStarting: the provider will be asked to switch the machine of a stopped node on. Refused when the
+// node is held.
+type NodeStarting struct {
+	ID     muster.NodeID `cbor:"1,keyasint"`
+	Reason string        `cbor:"2,keyasint,omitempty"`
+}
+
+// NodeStarted: the provider has switched the machine of a starting node on, or does.
+type NodeStarted struct {
+	ID muster.NodeID `cbor:"1,keyasint"`
 }
 
 // NodeTerminating: the provider will be asked to destroy the instance until it

@@ -32,6 +32,8 @@ const (
 	FormatImageArch Format = 7
 	// FormatConfig is the first format with the configuration of the cluster.
 	FormatConfig Format = 7
+	// FormatStopped is the first format with nodes whose machine is switched off.
+	FormatStopped Format = 7
 	// FormatFloor is the lowest gate at which the control loops work. A leader raises the gate to it before it
 	// starts them. What is written above the floor needs a fallback for a lower gate.
 	FormatFloor Format = 4
@@ -91,6 +93,12 @@ var since = map[string]Format{
 	"state.HostReleased":                 7,
 	"state.HostsFound":                   7,
 	"row 32":                             7,
+	"state.NodeStopped":                  7,
+	"state.NodeStarting":                 7,
+	"state.NodeStarted":                  7,
+	"state.Node.Off":                     7,
+	"state.Pool.StopMost":                7,
+	"state.Pool.StopTime":                7,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -105,7 +106,8 @@ func (f *NodeJoined) apply(s *State, now muster.Time) (any, error) {
 		if b, err = s.stage(n, muster.NodeServing, "", now); err != nil {
 			return nil, err
 		}
-		b.Joined, b.IdleSince = now, now
+		// Times of boots are told by the first one, which a machine that was switched off and on again has had.
+		b.Joined, b.IdleSince = cmp.Or(n.Joined, now), now
 		// After a restore it may run what the state does not know, which its first report tells.
 		unknown := b.Unheard || n.Stage == muster.NodeAdopted && s.meta.Epoch > 1
 		if !unknown && (b.Health == muster.NodeUnready || b.Health == muster.NodeLost) {
@@ -281,6 +283,74 @@ func (f *NodeKept) apply(s *State, now muster.Time) (any, error) {
 	return nil, nil
 }
 
+func (f *NodeStopped) apply(s *State, now muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case n.Busy():
+		return nil, muster.Faultf(muster.FaultConflict, "node %s has %d live allocations", f.ID, n.LiveAllocs)
+	case n.Intent != muster.NodeRun && n.Stage == muster.NodeServing:
+		return nil, muster.Faultf(muster.FaultConflict, "node %s is to %s", f.ID, n.Intent)
+	}
+	b, err := s.stage(n, muster.NodeStopped, f.Reason, now)
+	if err != nil {
+		return nil, err
+	}
+	// What is known of its agent holds no more: it proves itself again when it is back.
+	b.IdleSince, b.Failures = 0, nil
+	b.rest("its machine is switched off", now)
+	s.putNode(n, b, VerbNodeStopped)
+	if n.LiveAllocs > 0 {
+		// Members of system jobs keep no node: they end with its machine, and get others when it is back.
+		s.lose(b, fmt.Sprintf("the machine of node %s is switched off: %s", n.ID, f.Reason), now)
+	}
+	return nil, nil
+}
+
+// rest makes a node unready that has no agent now.
+func (n *Node) rest(why string, now muster.Time) {
+	if n.Health != muster.NodeUnready {
+		n.HealthSince = now
+	}
+	n.Health, n.HealthReason, n.Denied, n.Incapable = muster.NodeUnready, why, false, false
+}
+
+func (f *NodeStarting) apply(s *State, now muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := held(n); err != nil {
+		return nil, err
+	}
+	b, err := s.stage(n, muster.NodeStarting, f.Reason, now)
+	if err != nil {
+		return nil, err
+	}
+	b.Off = n.offUntil(now)
+	b.rest("its machine is being switched on", now)
+	s.putNode(n, b, VerbNodeStarting)
+	return nil, nil
+}
+
+func (f *NodeStarted) apply(s *State, now muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil {
+		return nil, err
+	}
+	if n.Stage != muster.NodeStarting {
+		return nil, muster.Faultf(muster.FaultConflict, "node %s is not being started", f.ID)
+	}
+	b, err := s.stage(n, muster.NodeBooting, "", now)
+	if err != nil {
+		return nil, err
+	}
+	b.rest("its agent has not answered since its machine was switched on", now)
+	s.putNode(n, b, VerbNodeBooting)
+	return nil, nil
+}
+
 func (f *NodeTerminating) apply(s *State, now muster.Time) (any, error) {
 	n, err := s.node(f.ID)
 	if err != nil {
@@ -301,6 +371,7 @@ func (f *NodeTerminating) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.Off = n.offUntil(now)
 	if f.Unexplained {
 		s.unexplained(n.Pool, now)
 	}
@@ -329,7 +400,7 @@ func (f *NodeGone) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.Gone, b.IdleSince = now, 0
+	b.Gone, b.IdleSince, b.Off = now, 0, n.offUntil(now)
 	b.Warm, b.WarmAt, b.Failures, b.Spells, b.SidelinedUntil = nil, 0, nil, nil, 0
 	s.putNode(n, b, VerbNodeGone)
 	why := fmt.Sprintf("the instance of node %s is gone", n.ID)

@@ -165,7 +165,13 @@ func (g gen) fact(s *Snapshot) Fact {
 		i := []muster.NodeIntent{muster.NodeRun, muster.NodeHold, muster.NodeDrain}
 		return &NodeIntentSet{ID: node, Intent: i[g.pick("intent", 3)], Until: muster.Time(g.pick("until", 2))}
 	case 12:
-		switch g.pick("end", 20) {
+		switch g.pick("end", 23) {
+		case 22:
+			return &NodeStopped{ID: node, Reason: "r"}
+		case 20:
+			return &NodeStarting{ID: node}
+		case 21:
+			return &NodeStarted{ID: node}
 		case 9, 10, 11:
 			f := &RoomReserved{Node: node, UID: uid}
 			if j := s.JobByUID(uid); j != nil {

@@ -325,6 +325,8 @@ type Node struct {
 	// HostKey is the SSH host key that the instance must show, a line as in ssh_host_ed25519_key.pub.
 	// Empty: its provider knows.
 	HostKey string `cbor:"65,keyasint,omitempty"`
+	// Off is for how long its machine was switched off, by month, the present time not included: it costs nothing then.
+	Off []MonthSpend `cbor:"66,keyasint,omitempty"`
 }
 
 // NodeEvent is one entry of a node's history.
@@ -389,6 +391,9 @@ type Pool struct {
 	// configuration. Volumes is empty if the log's format does not have it: then only the nodes know.
 	Volumes         string `cbor:"36,keyasint,omitempty"`
 	VolumesWritable string `cbor:"37,keyasint,omitempty"`
+	// StopMost is how many idle nodes may be switched off instead of destroyed; 0: none. StopTime is for how long, in microseconds.
+	StopMost int         `cbor:"38,keyasint,omitempty"`
+	StopTime muster.Time `cbor:"39,keyasint,omitempty"`
 }
 
 // FenceTime is for how long an exclusive allocation goes on without a word from a server. For nodes whose pool is no longer configured it is

@@ -485,6 +485,7 @@ func goldenFacts() []Fact {
 		&InstanceSheltered{"t1", 5},
 		&HostTaken{"p", "h", HostUse{"h-1", "c1", "t1", "n1", "q", muster.NodeHold, "o", "z", muster.OnDemand, 5, true, []byte("{}")}},
 		&HostTagged{"p", "h", "h-1", "n1", "q", muster.NodeHold}, &HostReleased{"p", "h", "h-1", true}, &HostsFound{"p", []HostFound{{"h", "a", offer.Capacity, "amd64"}}},
+		&NodeStopped{"n1", "r"}, &NodeStarting{"n1", "r"}, &NodeStarted{"n1"},
 	}
 }
 

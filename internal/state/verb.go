@@ -20,6 +20,8 @@ const (
 	VerbNodeMetadata     Verb = "node.metadata"      // what the agent says of the node has changed: capacity, attributes, version
 	VerbNodeDraining     Verb = "node.draining"      // it gets no more work
 	VerbNodeKept         Verb = "node.kept"          // it serves again
+	VerbNodeStopped      Verb = "node.stopped"       // its machine is to be switched off
+	VerbNodeStarting     Verb = "node.starting"      // its machine is to be switched on
 	VerbNodeTerminating  Verb = "node.terminating"   // its instance is to be destroyed
 	VerbNodeGone         Verb = "node.gone"          // the instance is gone
 	VerbNodePurged       Verb = "node.purged"        // the row was deleted

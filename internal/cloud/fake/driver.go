@@ -12,7 +12,7 @@ import (
 	"github.com/musterhq/muster/internal/cloud"
 )
 
-// Owner is the driver of one owner. It is also a cloud.Suspender, QuotaReader, NoticeReader and HostKeyReader.
+// Owner is the driver of one owner. It is also a cloud.Suspender, Stopper, QuotaReader, NoticeReader and HostKeyReader.
 // It is a cloud.Sweeper as well, and Bootable if the configuration says so.
 func (c *Cloud) Owner(owner string) cloud.Provider {
 	d := &driver{c, owner}
@@ -35,6 +35,7 @@ type driver struct {
 
 var (
 	_ cloud.Suspender     = (*driver)(nil)
+	_ cloud.Stopper       = (*driver)(nil)
 	_ cloud.QuotaReader   = (*driver)(nil)
 	_ cloud.NoticeReader  = (*driver)(nil)
 	_ cloud.HostKeyReader = (*driver)(nil)
@@ -463,30 +464,44 @@ func (d *driver) SetTags(ctx context.Context, id muster.InstanceID, tags cloud.T
 
 // Suspend is cloud.Suspender's.
 func (d *driver) Suspend(ctx context.Context, ids []muster.InstanceID) []error {
-	return d.sleep(ctx, ids, true)
+	return d.turn(ctx, ids, "suspend", true, func(i *instance) *bool { return &i.suspended }, d.c.cfg.Suspended)
 }
 
 // Resume is cloud.Suspender's.
 func (d *driver) Resume(ctx context.Context, ids []muster.InstanceID) []error {
-	return d.sleep(ctx, ids, false)
+	return d.turn(ctx, ids, "suspend", false, func(i *instance) *bool { return &i.suspended }, d.c.cfg.Suspended)
 }
 
-func (d *driver) sleep(ctx context.Context, ids []muster.InstanceID, asleep bool) []error {
+// Stop is cloud.Stopper's.
+func (d *driver) Stop(ctx context.Context, ids []muster.InstanceID) []error {
+	return d.turn(ctx, ids, "stop", true, func(i *instance) *bool { return &i.stopped }, d.c.cfg.Stopped)
+}
+
+// Start is cloud.Stopper's.
+func (d *driver) Start(ctx context.Context, ids []muster.InstanceID) []error {
+	return d.turn(ctx, ids, "stop", false, func(i *instance) *bool { return &i.stopped }, d.c.cfg.Stopped)
+}
+
+// turn sets a flag of instances and tells of those for which it changes.
+func (d *driver) turn(ctx context.Context, ids []muster.InstanceID, call string, off bool, flag func(*instance) *bool, told func(cloud.Instance, bool)) []error {
 	errs := make([]error, len(ids))
-	err := d.c.wait(ctx, "suspend", d.anyone(), fmt.Sprint(ids))
+	err := d.c.wait(ctx, call, d.anyone(), fmt.Sprint(ids))
 	for k, id := range ids {
 		if errs[k] = err; err != nil {
 			continue
 		}
 		d.c.mu.Lock()
 		i, err := d.mineLocked(id)
-		turned := err == nil && i.suspended != asleep
+		if refuse := d.c.faults.Switch; err == nil && call == "stop" && refuse != nil {
+			err = refuse(id, off)
+		}
+		turned := err == nil && *flag(i) != off
 		if turned {
-			i.suspended = asleep
+			*flag(i) = off
 		}
 		d.c.mu.Unlock()
-		if errs[k] = err; turned && d.c.cfg.Suspended != nil {
-			d.c.cfg.Suspended(i.Instance, asleep)
+		if errs[k] = err; turned && told != nil {
+			told(i.Instance, off)
 		}
 	}
 	return errs

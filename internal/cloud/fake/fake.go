@@ -42,6 +42,7 @@ type instance struct {
 	gone      time.Time
 	dying     bool
 	suspended bool
+	stopped   bool
 	halted    bool // lists leave it out
 	leaves    bool // a disk stays when it is destroyed
 	boot      cloud.Boot
@@ -71,6 +72,8 @@ type Config struct {
 	Told func(answer string)
 	// Suspended is called when an instance was put to sleep, or woken; may be nil.
 	Suspended func(in cloud.Instance, asleep bool)
+	// Stopped is called when an instance was switched off, or on; may be nil.
+	Stopped func(in cloud.Instance, off bool)
 }
 
 // Fate is what the script has in store for an instance, for whoever plays its
@@ -91,6 +94,8 @@ type Faults struct {
 	Lost func(cloud.Intent) error
 	// Destroy says why an instance is not destroyed.
 	Destroy func(muster.InstanceID) error
+	// Switch says why an instance is not stopped, or started.
+	Switch func(id muster.InstanceID, off bool) error
 	// List is the fault of a list; Cut shortens a page: what it returns is what
 	// the page has, and whether the list says that it is complete.
 	List func() error

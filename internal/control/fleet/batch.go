@@ -69,6 +69,12 @@ func (f *Fleet) propose(ctx context.Context, fact state.Fact) error {
 		f.log.Info("node draining", "node", x.ID, "why", x.Reason)
 	case *state.NodeKept:
 		f.log.Info("node serves again", "node", x.ID, "why", x.Reason)
+	case *state.NodeStopped:
+		f.log.Info("node stopped", "node", x.ID, "why", x.Reason)
+	case *state.NodeStarting:
+		f.log.Info("node starting", "node", x.ID, "why", x.Reason)
+	case *state.NodeStarted:
+		f.log.Info("node booting", "node", x.ID)
 	case *state.NodeTerminating:
 		f.log.Info("node terminating", "node", x.ID, "why", x.Reason)
 	case *state.NodeGone:

@@ -190,7 +190,8 @@ func (b *blocks) watch(snap *state.Snapshot, now muster.Time) {
 func held(snap *state.Snapshot, scope muster.Scope) int {
 	k := 0
 	snap.LiveNodes(func(n *state.Node) bool {
-		if n.Instance != "" && scope.Covers(&n.Offering) {
+		// Clouds count no machine for a quota that is switched off.
+		if n.Instance != "" && n.Stage != muster.NodeStopped && scope.Covers(&n.Offering) {
 			k += n.Offering.QuotaWeight()
 		}
 		return true

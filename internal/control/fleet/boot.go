@@ -73,7 +73,7 @@ func (b *boots) see(n *state.Node) {
 		return
 	case !ok:
 		return
-	case n.Joined != 0:
+	case n.Joined != 0 && !failed:
 		b.outcomes[BootSuccess]++
 	case failed || n.Health == muster.NodeBroken:
 		b.outcomes[BootFailure]++

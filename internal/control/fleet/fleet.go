@@ -136,7 +136,7 @@ func New(cfg Config) (*Fleet, error) {
 		cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), lazy: make(chan struct{}, 1), ids: ids{draw: cfg.Draw},
 		delays: delays{},
 		memory: mend.Memory{
-			Creating: map[muster.NodeID]bool{}, Destroying: map[muster.NodeID]bool{}, Tried: map[muster.NodeID]muster.Time{},
+			Creating: map[muster.NodeID]bool{}, Destroying: map[muster.NodeID]bool{}, Switching: map[muster.NodeID]bool{}, Off: map[muster.NodeID]bool{}, Tried: map[muster.NodeID]muster.Time{},
 			Destroyed: map[muster.NodeID]muster.Time{}, NotBefore: map[muster.NodeID]muster.Time{},
 			Due: map[muster.AllocID]muster.Time{}, Notices: map[muster.NodeID]mend.Notice{},
 		},
@@ -343,6 +343,10 @@ func (f *Fleet) tidyLocked(snap *state.Snapshot) {
 		return n == nil || n.Stage == muster.NodeGone
 	}
 	forget(f.memory.Tried, gone)
+	maps.DeleteFunc(f.memory.Off, func(id muster.NodeID, _ bool) bool {
+		n := snap.Node(id)
+		return n == nil || n.Stage != muster.NodeStopped
+	})
 	forget(f.memory.Destroyed, gone)
 	forget(f.memory.NotBefore, gone)
 	forget(f.memory.Notices, gone)
@@ -421,6 +425,8 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 	// The calls come last, when their intents are in the log.
 	f.create(ctx, snap, d.Create)
 	f.destroy(ctx, snap, d.Destroy)
+	power{f}.off(ctx, snap, d.SwitchOff)
+	power{f}.on(ctx, snap, d.SwitchOn)
 	for _, look := range d.Looks {
 		if l := f.listers[look.Provider]; l != nil {
 			l.look(look.At)
@@ -437,6 +443,12 @@ func (f *Fleet) size(ctx context.Context, d *size.Decisions, listed map[muster.P
 	}
 	for _, t := range d.Terminate {
 		b.add(&state.NodeTerminating{ID: t.Node, Reason: t.Reason, IfIdle: t.IfIdle})
+	}
+	for _, t := range d.Stop {
+		b.add(&state.NodeStopped{ID: t.Node, Reason: t.Reason})
+	}
+	for _, t := range d.Start {
+		b.add(&state.NodeStarting{ID: t.Node, Reason: t.Reason})
 	}
 	for _, t := range d.Keep {
 		b.add(&state.NodeKept{ID: t.Node, Reason: t.Reason})

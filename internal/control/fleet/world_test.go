@@ -58,6 +58,10 @@ type world struct {
 	// said are attributes that agents of new instances have besides.
 	said map[string]string
 
+	// off are the machines that are switched off, switches what they were switched to in order. mu guards them.
+	off      map[muster.InstanceID]bool
+	switches []bool
+
 	// wrap puts something between the fleet and the cloud. clock is the fleet's; nil: the system's.
 	wrap  func(cloud.Provider) cloud.Provider
 	clock clock.Clock
@@ -99,7 +103,7 @@ func inBubble(t *testing.T, fn func(w *world)) {
 func newWorld(t testing.TB, owner string) *world {
 	t.Helper()
 	w := &world{
-		t: t, owner: owner, blobs: &linktest.Blobs{}, machines: map[muster.InstanceID]*linktest.Node{}, boots: true, twice: map[string]bool{}, mute: map[muster.NodeID]bool{},
+		t: t, owner: owner, blobs: &linktest.Blobs{}, machines: map[muster.InstanceID]*linktest.Node{}, boots: true, twice: map[string]bool{}, mute: map[muster.NodeID]bool{}, off: map[muster.InstanceID]bool{},
 		offers: []muster.Offering{offering("small", 2, 1), offering("large", 16, 12)},
 		pool:   state.Pool{Name: "p", Provider: "fake", Max: 100, MaxLaunching: 100, IdleTimeout: 10e6, BootTimeout: 60e6, Grace: 60e6},
 		out:    slog.New(slog.DiscardHandler),
@@ -112,7 +116,7 @@ func newWorld(t testing.TB, owner string) *world {
 		t.Fatal(err)
 	}
 	w.log.After = func(state.Fact, error) { w.invariants() }
-	w.cloud = fake.New(fake.Config{Offerings: w.offers, Created: w.created, Destroyed: w.destroyed})
+	w.cloud = fake.New(fake.Config{Offerings: w.offers, Created: w.created, Destroyed: w.destroyed, Stopped: w.switched})
 	return w
 }
 
@@ -173,6 +177,42 @@ func (w *world) destroyed(in cloud.Instance) {
 	if n != nil && ends {
 		n.Destroy()
 	}
+}
+
+// switched is the machine of an instance that was switched off, or on: its agent is not there, or begins
+// again with what is on the disk.
+func (w *world) switched(in cloud.Instance, off bool) {
+	w.mu.Lock()
+	n := w.machines[in.ID]
+	w.switches = append(w.switches, off)
+	if off {
+		w.off[in.ID] = true
+	} else {
+		delete(w.off, in.ID)
+	}
+	w.mu.Unlock()
+	switch {
+	case n == nil:
+	case off:
+		n.Kill()
+		n.Reboot()
+	case !w.muted(in.Tags.Node):
+		_ = n.Start()
+	}
+}
+
+// isOff reports whether a machine is switched off: then nobody starts an agent there.
+func (w *world) isOff(id muster.InstanceID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.off[id]
+}
+
+// turned are the switches so far: true is off.
+func (w *world) turned() []bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.switches)
 }
 
 func (w *world) node(id muster.NodeID) *linktest.Node {
@@ -241,7 +281,7 @@ func (w *world) start() {
 			w.mu.Lock()
 			boots := w.boots
 			w.mu.Unlock()
-			if !boots || w.muted(n.ID) {
+			if !boots || w.muted(n.ID) || w.isOff(n.Instance) {
 				return muster.Faultf(muster.FaultTransient, "no agent there")
 			}
 			return m.Start()

@@ -320,6 +320,9 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 	case nl != nil && (isLinked || n.Stage == muster.NodeTerminating && nl.terminating()):
 		// A link to a terminating node ends by itself: it knows when its time is over.
 		nl.changed(n)
+	case nl != nil && n.Stage == muster.NodeStopped && l.drop(nl):
+		// Its disk stays, and with it whatever output is not stored yet.
+		nl.end()
 	case nl != nil && l.drop(nl):
 		if n.Stage == muster.NodeGone {
 			l.takeDropped(n.ID)
@@ -330,15 +333,21 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 		if nl := l.takeDropped(n.ID); nl != nil {
 			wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
 		}
-	case l.isDropped(n.ID):
+	case l.isDropped(n.ID) && n.Stage != muster.NodeBooting:
 		// Its outputs are settled as far as they can be. The rest follows once the node is gone.
 	case isLinked:
-		l.cfg.Enter(n.ID)
+		// The link of a machine that was switched off may still be ending, and its Leave must not come
+		// after this one's Enter.
+		before := l.takeDropped(n.ID)
 		nl = newNodeLink(l, n)
 		l.mu.Lock()
 		l.nodes[n.ID] = nl
 		l.mu.Unlock()
 		wg.Go(func() {
+			if before != nil {
+				<-before.gone
+			}
+			l.cfg.Enter(n.ID)
 			nl.run(ctx)
 			if ctx.Err() == nil && l.drop(nl) {
 				// The link has ended by itself.

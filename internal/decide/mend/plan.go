@@ -24,6 +24,9 @@ const (
 type Memory struct {
 	// Creating and Destroying: a call for the node is under way.
 	Creating, Destroying map[muster.NodeID]bool
+	// Switching: a call is under way that switches the node's machine off or on. Off: the provider answered
+	// that it is, or will be, switched off.
+	Switching, Off map[muster.NodeID]bool
 	// Tried is when the last create of the node was answered without saying what became of it.
 	Tried map[muster.NodeID]muster.Time
 	// Destroyed is when the provider answered that it destroys, or did.
@@ -77,10 +80,12 @@ type Decisions struct {
 	Launched []Found
 	// Create and Destroy are to be asked for, again or for the first time under this leader.
 	Create, Destroy []muster.NodeID
-	Drain           []Turn
-	Terminate       []Turn
-	Gone            []Turn
-	Looks           []Look
+	// SwitchOff and SwitchOn are to be asked for in the same way.
+	SwitchOff, SwitchOn []muster.NodeID
+	Drain               []Turn
+	Terminate           []Turn
+	Gone                []Turn
+	Looks               []Look
 	// Overdue are nodes in a state for longer than it should last, out of which only the provider can help.
 	Overdue []Turn
 	// Tripped are pools whose breaker is to trip.
@@ -191,8 +196,41 @@ func (p *planner) node(n *state.Node, s *Sight) {
 		p.booting(n, s)
 	case muster.NodeServing, muster.NodeDraining:
 		p.serving(n, s)
+	case muster.NodeStopped:
+		p.stopped(n, s)
+	case muster.NodeStarting:
+		p.starting(n, s)
 	case muster.NodeTerminating:
 		p.terminating(n, s)
+	}
+}
+
+// stopped has the machine of a node switched off, until the provider says that it is. A new leader asks
+// again: what is off already is no error.
+func (p *planner) stopped(n *state.Node, s *Sight) {
+	if p.vanished(n, s) || p.mem.Switching[n.ID] || p.mem.Off[n.ID] || !p.ready(n.ID) {
+		return
+	}
+	p.out.SwitchOff = append(p.out.SwitchOff, n.ID)
+}
+
+// starting has the machine of a node switched on. One that does not come on in the time that a new one has is
+// given up.
+func (p *planner) starting(n *state.Node, s *Sight) {
+	if p.vanished(n, s) {
+		return
+	}
+	boot, _ := p.times(n)
+	due := n.StageSince.Add(boot)
+	switch {
+	case n.Intent == muster.NodeHold || p.mem.Switching[n.ID]:
+	case p.now >= due:
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("its provider did not switch it on within %s", boot), Failed: true})
+	default:
+		p.wakeAt(due)
+		if p.ready(n.ID) {
+			p.out.SwitchOn = append(p.out.SwitchOn, n.ID)
+		}
 	}
 }
 
@@ -353,7 +391,7 @@ func (p *planner) terminating(n *state.Node, s *Sight) {
 	if p.now >= n.StageSince.Add(TerminateDeadline) {
 		p.out.Overdue = append(p.out.Overdue, Turn{Node: n.ID, Reason: fmt.Sprintf("to be destroyed since %s, and the provider has not confirmed it", p.now.Sub(n.StageSince).Round(time.Second))})
 	}
-	if p.mem.Creating[n.ID] || p.mem.Destroying[n.ID] {
+	if p.mem.Creating[n.ID] || p.mem.Destroying[n.ID] || p.mem.Switching[n.ID] {
 		return
 	}
 	if n.Instance == "" {

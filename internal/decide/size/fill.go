@@ -76,7 +76,7 @@ func (p *planner) fillAll() {
 		// What is left of a lot is untouched.
 		q := p.byName[s.class.key.pool]
 		switch c := &p.counts[q.at]; {
-		case s.idle && s.class.key.joined:
+		case s.idle && s.lot != nil:
 			c.unused += s.count
 		case s.idle:
 			c.unusedOnWay += s.count

@@ -35,14 +35,14 @@ func (p *planner) serveAll() bool {
 		p.line[i].worth = nil
 	}
 	p.planGen++
-	before := len(p.out.Launch)
+	before := p.bought()
 	for i := range p.line {
 		if p.line[i].left > 0 {
 			p.serve(i)
 		}
 	}
 	p.waits = len(p.out.Waits)
-	return len(p.out.Launch) > before
+	return p.bought() > before
 }
 
 // serve launches for what is left of one demand.
@@ -68,8 +68,10 @@ func (p *planner) serve(i int) {
 			return
 		}
 		s := supply{class: c.offer.class, free: empty(c.offer.Offering), count: 1}
-		for n := p.pattern(&s); n > 0 && p.obstacle(c).kind == nothing; n-- {
-			p.launch(c, p.reason(i))
+		// With its last stopped node, what spoke for the choice may be over.
+		asleep := p.asleep(c, d.shape) != nil
+		for n := p.pattern(&s); n > 0 && p.obstacle(c).kind == nothing && (p.asleep(c, d.shape) != nil) == asleep; n-- {
+			p.launch(c, d.shape, p.reason(i))
 			p.use(&s, 1)
 		}
 		if c.guess && d.guess != nil {
@@ -103,10 +105,24 @@ func guessing(o *muster.Offering) string {
 	return fmt.Sprintf("a node of offering %s is being launched to see whether it meets the constraints", o.Name)
 }
 
-// launch plans a node.
-func (p *planner) launch(c *choice, reason string) {
+// launch plans a node: a stopped one that members of the shape fit, or else a new one. Any stopped one does
+// for no shape.
+func (p *planner) launch(c *choice, wanted *shape, reason string) {
 	o := c.offer.Offering
+	if s := p.asleep(c, wanted); s != nil {
+		p.turned[s.row.ID] = true
+		p.counts[c.pool.at].stopped--
+		p.out.Start = append(p.out.Start, Turn{Node: s.row.ID, Reason: reason})
+		p.count(c)
+		return
+	}
 	p.out.Launch = append(p.out.Launch, Launch{Pool: c.pool.Name, Offering: *o, Reason: reason})
+	p.count(c)
+}
+
+// count takes a planned node into the limits that it counts for.
+func (p *planner) count(c *choice) {
+	o := c.offer.Offering
 	p.planned[kindOf(o)]++
 	n := &p.counts[c.pool.at]
 	n.live++
@@ -209,6 +225,7 @@ func (p *planner) best(i int, choices []choice) (*choice, string) {
 	d.worth = nil // fewer may be left
 	var best *choice
 	var bestRatio float64
+	bestAsleep := false
 	var few [4]string
 	obstacles := few[:0]
 	refuse := func(why string) {
@@ -231,13 +248,19 @@ func (p *planner) best(i int, choices []choice) (*choice, string) {
 			refuse(why)
 			continue
 		}
+		// A machine that is only switched off comes sooner than a new one, and has images already.
+		asleep := p.asleep(c, d.shape) != nil
 		switch {
 		case best == nil, best.guess && !c.guess:
 			// What is known to do is better than what may.
+		case asleep != bestAsleep:
+			if !asleep {
+				continue
+			}
 		case c.guess && !best.guess, ratio > bestRatio, ratio == bestRatio && c.offer.Price >= best.offer.Price:
 			continue
 		}
-		best, bestRatio = c, ratio
+		best, bestRatio, bestAsleep = c, ratio, asleep
 	}
 	return best, strings.Join(obstacles, "; ")
 }

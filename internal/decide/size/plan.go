@@ -67,9 +67,12 @@ type Wait struct {
 
 // Decisions are what to do now. Every list is in a fixed order.
 type Decisions struct {
-	Launch    []Launch
-	Drain     []Turn
-	Terminate []Turn
+	Launch []Launch
+	// Start are stopped nodes that are started instead of launches, Stop are idle ones to be stopped
+	// instead of destroyed.
+	Start, Stop []Turn
+	Drain       []Turn
+	Terminate   []Turn
 	// Keep are nodes that drained for want of a place in the configuration, and have one again.
 	Keep    []Turn
 	Fail    []Fail
@@ -93,7 +96,9 @@ type planner struct {
 	takes  []take // of the last pattern
 	stuck  []stuck
 	turned map[muster.NodeID]bool
-	usable map[lotKey][]int32 // of line: what fits nodes of a lot
+	// sleepers are the stopped nodes of a pool that may be started, by kind, the longest stopped first; made when first asked for.
+	sleepers map[*pool]map[kind][]*seat
+	usable   map[lotKey][]int32 // of line: what fits nodes of a lot
 	// kinds counts the planned launches of each kind.
 	planned map[kind]int
 }
@@ -106,6 +111,8 @@ type counts struct {
 	spent               int64
 	// reserved says for whom the rest of the budget is kept.
 	reserved string
+	// stopped nodes are those that the pool keeps, with those that this pass stops, less those it starts.
+	stopped int
 }
 
 // queue is the demands of a pass.
@@ -132,7 +139,7 @@ type demand struct {
 // is bought, made empty or given up for it: pools keep their minimum, and what there is goes by the same rules as ever.
 func Plan(v *View, blocks []Block, now muster.Time, paused bool) *Decisions {
 	v.tick(now)
-	p := &planner{View: v, now: now, paused: paused, turned: map[muster.NodeID]bool{}, usable: map[lotKey][]int32{}, planned: map[kind]int{}}
+	p := &planner{View: v, now: now, paused: paused, turned: map[muster.NodeID]bool{}, sleepers: map[*pool]map[kind][]*seat{}, usable: map[lotKey][]int32{}, planned: map[kind]int{}}
 	p.begin(blocks)
 	p.fillAll()
 	for p.serveAll() || p.keepMinimum() || !paused && p.keepSpare() {
@@ -158,6 +165,7 @@ func (p *planner) begin(blocks []Block) {
 	p.counts = make([]counts, len(p.pools))
 	for i, q := range p.pools {
 		p.counts[i].poolCounts = q.poolCounts
+		p.counts[i].stopped = q.stopped.Len()
 		if q.BudgetMonth > 0 {
 			p.counts[i].spent = p.snap.Spent(q.Name, p.now)
 		}

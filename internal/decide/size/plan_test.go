@@ -22,6 +22,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 //
 //	pool p min=1 max=4 launching=2 idle=60s offerings=a,b spare=1 factor=2 hour=10 month=1000 volumes=tmpfs,data
 //	offer small cpu=2 memory=4GiB price=0.1 cap=0.3 zone=z market=spot family=f gpu=yes available=no
+//	pool p stop=2 stopfor=1h     keeps so many idle nodes stopped
 //	node n1 offer=small stage=booting health=lost intent=hold reason=why agent.os=linux
 //	job a count=4 cpu=1 memory=1GiB prio=50 pool=p arch=amd64 volume=data
 //	health n1 lost         its health changes
@@ -155,7 +156,7 @@ func (c *cluster) read(text string) {
 			o := options(words[2:])
 			p := state.Pool{Name: muster.PoolName(words[1]), Provider: "fake", Min: number(o["min"], 0), Max: number(o["max"], 10),
 				MaxLaunching: number(o["launching"], 64), IdleTimeout: length(o["idle"], time.Minute), BootTimeout: length("", 5*time.Minute), Grace: length(o["grace"], time.Minute),
-				Spare: number(o["spare"], 0), PriceFactor: 2, BudgetHour: money(o["hour"]), BudgetMonth: int64(money(o["month"])), Volumes: o["volumes"]}
+				Spare: number(o["spare"], 0), StopMost: number(o["stop"], 0), StopTime: length(o["stopfor"], time.Hour), PriceFactor: 2, BudgetHour: money(o["hour"]), BudgetMonth: int64(money(o["month"])), Volumes: o["volumes"]}
 			if f, err := strconv.ParseFloat(o["factor"], 64); err == nil {
 				p.PriceFactor = f
 			}
@@ -248,7 +249,7 @@ func (c *cluster) node(id muster.NodeID, o map[string]string, offers []muster.Of
 	if stage != muster.NodeLaunching && stage != muster.NodeAdopted {
 		c.do(&state.NodeLaunched{ID: id, Instance: muster.InstanceID("i" + id)})
 	}
-	if stage == "" || stage == muster.NodeServing || stage == muster.NodeDraining || stage == muster.NodeTerminating {
+	if stage == "" || stage == muster.NodeServing || stage == muster.NodeDraining || stage == muster.NodeTerminating || stage == muster.NodeStopped || stage == muster.NodeStarting {
 		said := map[string]string{}
 		for k, v := range o {
 			if name, ok := strings.CutPrefix(k, "agent."); ok {
@@ -275,6 +276,13 @@ func (c *cluster) move(id muster.NodeID, stage muster.NodeStage) {
 	switch stage {
 	case muster.NodeDraining:
 		c.do(&state.NodeDraining{ID: id, Reason: "surplus"})
+	case muster.NodeStopped, muster.NodeStarting:
+		if c.s.Latest().Node(id).Stage != muster.NodeStopped {
+			c.do(&state.NodeStopped{ID: id, Reason: "idle"})
+		}
+		if stage == muster.NodeStarting {
+			c.do(&state.NodeStarting{ID: id, Reason: "wanted"})
+		}
 	case muster.NodeTerminating:
 		c.do(&state.NodeTerminating{ID: id, Reason: "idle"})
 	case muster.NodeGone:
@@ -355,6 +363,12 @@ func (c *cluster) text(d *Decisions) string {
 	var b strings.Builder
 	for _, l := range d.Launch {
 		fmt.Fprintf(&b, "launch %s in %s: %s\n", l.Offering.Name, l.Pool, l.Reason)
+	}
+	for _, t := range d.Start {
+		fmt.Fprintf(&b, "start %s: %s\n", t.Node, t.Reason)
+	}
+	for _, t := range d.Stop {
+		fmt.Fprintf(&b, "stop %s: %s\n", t.Node, t.Reason)
 	}
 	for _, t := range d.Drain {
 		fmt.Fprintf(&b, "drain %s: %s\n", t.Node, t.Reason)

@@ -2,6 +2,7 @@ package size
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,9 @@ func randomCluster(t *rapid.T) string {
 	for i := range 1 + draw("pools", 2) {
 		fmt.Fprintf(&b, "pool p%d min=%d max=%d launching=%d idle=%ds spare=%d factor=%s", i, draw("min", 3), draw("max", 9), 1+draw("launching", 4), 5+draw("idle", 60),
 			max(0, draw("spare", 5)-2), rapid.SampledFrom([]string{"0", "1", "1.5", "2", "4"}).Draw(t, "factor"))
+		if draw("stop", 2) == 0 {
+			fmt.Fprintf(&b, " stop=%d stopfor=%ds", draw("stops", 3), 20+draw("stopfor", 60))
+		}
 		if draw("hour", 3) == 0 {
 			fmt.Fprintf(&b, " hour=%d", 1+draw("hours", 12))
 		}
@@ -44,7 +48,7 @@ func randomCluster(t *rapid.T) string {
 		b.WriteByte('\n')
 	}
 	for i := range draw("nodes", 7) {
-		stage := rapid.SampledFrom([]string{"serving", "serving", "booting", "launching", "draining", "terminating", "adopted"}).Draw(t, "stage")
+		stage := rapid.SampledFrom([]string{"serving", "serving", "booting", "launching", "draining", "terminating", "adopted", "stopped", "stopped", "starting"}).Draw(t, "stage")
 		fmt.Fprintf(&b, "node n%d pool=p%d offer=o%d stage=%s", i, draw("pool", 2), draw("offer", offers), stage)
 		if stage == "serving" && draw("health", 4) == 0 {
 			b.WriteString(" health=" + rapid.SampledFrom([]string{"lost", "unready", "broken", "flaky"}).Draw(t, "h"))
@@ -109,6 +113,9 @@ func TestPlanProperties(t *testing.T) {
 		for i, l := range d.Launch {
 			c.do(&state.NodeLaunching{ID: muster.NodeID(fmt.Sprintf("x%03d", i)), Token: muster.Token(fmt.Sprintf("x%03d", i)), Pool: l.Pool, Offering: l.Offering, Reason: l.Reason})
 		}
+		for _, turn := range d.Start {
+			c.do(&state.NodeStarting{ID: turn.Node, Reason: turn.Reason})
+		}
 		launched := stocks(c.s.Latest())
 		for name, k := range launched {
 			p := c.s.Latest().Pool(name)
@@ -136,6 +143,11 @@ func TestPlanProperties(t *testing.T) {
 					was++
 				}
 			}
+			for _, turn := range d.Start {
+				if b.Covers(&c.s.Latest().Node(turn.Node).Offering) {
+					was++
+				}
+			}
 			switch {
 			case was == 0:
 			case b.Until > c.now && held > b.Held:
@@ -144,10 +156,10 @@ func TestPlanProperties(t *testing.T) {
 				fatal("%d at once try whether %q is over", was, b.Why)
 			}
 		}
-		if again := c.plan(); len(again.Launch) > 0 {
+		if again := c.plan(); len(again.Launch)+len(again.Start) > 0 {
 			fatal("planned again after the launches, it launches more:\n%s", c.text(again))
 		}
-		for _, turn := range append(append([]Turn(nil), d.Drain...), d.Terminate...) {
+		for _, turn := range slices.Concat(d.Drain, d.Terminate, d.Stop, d.Start) {
 			n := c.s.Latest().Node(turn.Node)
 			if n.Intent == muster.NodeHold {
 				fatal("held node %s is touched", n.ID)
@@ -163,6 +175,10 @@ func TestPlanProperties(t *testing.T) {
 			}
 			c.do(&state.NodeTerminating{ID: turn.Node, Reason: turn.Reason, IfIdle: turn.IfIdle})
 		}
+		for _, turn := range d.Stop {
+			idle[c.s.Latest().Node(turn.Node).Pool] = true
+			c.do(&state.NodeStopped{ID: turn.Node, Reason: turn.Reason})
+		}
 		for _, turn := range d.Drain {
 			c.do(&state.NodeDraining{ID: turn.Node, Reason: turn.Reason})
 		}
@@ -170,13 +186,18 @@ func TestPlanProperties(t *testing.T) {
 			c.do(&state.JobFailed{UID: f.UID, Modified: f.Modified, Reason: f.Reason})
 		}
 		after := stocks(c.s.Latest())
+		for name, k := range after {
+			if p := c.s.Latest().Pool(name); p != nil && k.stopped > p.StopMost {
+				fatal("pool %s keeps %d stopped, at most %d", name, k.stopped, p.StopMost)
+			}
+		}
 		for name := range idle {
 			if p := c.s.Latest().Pool(name); after[name].kept < p.Min {
 				fatal("pool %s is left with %d nodes, its minimum is %d", name, after[name].kept, p.Min)
 			}
 		}
 		last := c.plan()
-		if len(last.Launch) > 0 && len(d.Terminate)+len(d.Drain) == 0 || len(last.Fail) > 0 {
+		if len(last.Launch)+len(last.Start) > 0 && len(d.Terminate)+len(d.Drain)+len(d.Stop) == 0 || len(last.Fail) > 0 {
 			fatal("planned again after all of it:\n%s", c.text(last))
 		}
 	})
@@ -186,7 +207,7 @@ func TestPlanProperties(t *testing.T) {
 func covered(s *state.Snapshot, b *Block) int {
 	k := 0
 	s.LiveNodes(func(n *state.Node) bool {
-		if b.Covers(&n.Offering) {
+		if b.Covers(&n.Offering) && n.Stage != muster.NodeStopped {
 			k++
 		}
 		return true
@@ -196,17 +217,26 @@ func covered(s *state.Snapshot, b *Block) int {
 
 type stock struct {
 	live, launching, kept int
-	price                 muster.Price
+	// stopped that no operator has held count for nothing else.
+	stopped int
+	price   muster.Price
 }
 
 func stocks(s *state.Snapshot) map[muster.PoolName]stock {
 	out := map[muster.PoolName]stock{}
 	s.LiveNodes(func(n *state.Node) bool {
 		k := out[n.Pool]
+		if n.Stage == muster.NodeStopped {
+			if n.Intent == muster.NodeRun {
+				k.stopped++
+			}
+			out[n.Pool] = k
+			return true
+		}
 		k.live++
 		k.price += n.Offering.AtMost()
 		switch n.Stage {
-		case muster.NodeLaunching, muster.NodeBooting:
+		case muster.NodeLaunching, muster.NodeBooting, muster.NodeStarting:
 			k.launching++
 			k.kept++
 		case muster.NodeTerminating, muster.NodeDraining:

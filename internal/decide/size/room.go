@@ -79,7 +79,7 @@ func (p *planner) ends(l *limit) int {
 		}
 	}
 	for id := range p.turned {
-		if s := p.nodes[id]; s.pool != nil && !s.ending && l.covers(s) {
+		if s := p.nodes[id]; s.pool != nil && !s.ending && s.row.Stage != muster.NodeStopped && l.covers(s) {
 			k++
 		}
 	}

@@ -70,6 +70,10 @@ func (v *View) refreshNode(id muster.NodeID) {
 func (v *View) sit(s *seat) {
 	n := s.row
 	s.class = v.classOf(n)
+	if n.Stage == muster.NodeStopped {
+		v.sitStopped(s)
+		return
+	}
 	t := v.kinds[s.class.key.kind]
 	if t == nil {
 		t = &tally{}
@@ -126,8 +130,22 @@ func (v *View) sit(s *seat) {
 	}
 }
 
+// sitStopped counts a node whose machine is switched off. It costs nothing and has no room: it counts
+// neither for the limits of its pool nor as what will serve, until it is started.
+func (v *View) sitStopped(s *seat) {
+	n := s.row
+	if n.Intent != muster.NodeHold && (n.Intent == muster.NodeDrain || v.unwanted(n) != "") {
+		s.odd = true
+		v.odd.Set(s)
+	}
+	if s.pool = v.byName[n.Pool]; s.pool == nil {
+		return
+	}
+	s.pool.stopped.Set(s)
+}
+
 func coming(stage muster.NodeStage) bool {
-	return stage == muster.NodeLaunching || stage == muster.NodeBooting
+	return stage == muster.NodeLaunching || stage == muster.NodeBooting || stage == muster.NodeStarting
 }
 
 func (v *View) takeAway(s *seat) {
@@ -135,6 +153,15 @@ func (v *View) takeAway(s *seat) {
 	delete(v.nodes, n.ID)
 	v.leave(s.class)
 	if n.Stage == muster.NodeGone {
+		return
+	}
+	if s.odd {
+		v.odd.Delete(s)
+	}
+	if n.Stage == muster.NodeStopped {
+		if s.pool != nil {
+			s.pool.stopped.Delete(s)
+		}
 		return
 	}
 	t := v.kinds[s.class.key.kind]
@@ -146,9 +173,6 @@ func (v *View) takeAway(s *seat) {
 		delete(v.kinds, s.class.key.kind)
 	}
 	delete(v.ending, s)
-	if s.odd {
-		v.odd.Delete(s)
-	}
 	if s.onWay {
 		v.onWay.Delete(s)
 	}

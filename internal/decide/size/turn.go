@@ -18,6 +18,7 @@ func (p *planner) turnNodes() {
 	})
 	for _, q := range p.pools {
 		p.shrink(q)
+		p.endStopped(q)
 		p.endIdle(q)
 	}
 }
@@ -47,7 +48,8 @@ func (p *planner) turn(n *state.Node) {
 		why, unplaced = p.unwanted(n), true
 	}
 	switch n.Stage {
-	case muster.NodeLaunching, muster.NodeBooting, muster.NodeAdopted:
+	case muster.NodeLaunching, muster.NodeBooting, muster.NodeAdopted, muster.NodeStopped, muster.NodeStarting:
+		p.turned[n.ID] = true
 		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: why, Unplaced: unplaced})
 	case muster.NodeServing, muster.NodeDraining:
 		if !n.Busy() && !p.outputsHold(n, max(n.IdleSince, n.StageSince)) {
@@ -148,7 +150,7 @@ func (p *planner) endIdle(q *pool) {
 			return false
 		case p.isUsable(s), p.outputsHold(s.row, due):
 		default:
-			p.terminate(s.row, fmt.Sprintf("idle for %s", rounded(p.now.Sub(s.row.IdleSince))))
+			p.rest(s, fmt.Sprintf("idle for %s", rounded(p.now.Sub(s.row.IdleSince))))
 			n.kept--
 			unused--
 		}

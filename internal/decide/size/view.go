@@ -155,6 +155,8 @@ func (v *View) readConfig() {
 			return cmp.Or(cmp.Compare(a.row.IdleSince, b.row.IdleSince), cmp.Compare(a.row.ID, b.row.ID))
 		}), unready: ordered(func(a, b *seat) int {
 			return cmp.Or(cmp.Compare(a.useless(), b.useless()), cmp.Compare(a.row.ID, b.row.ID))
+		}), stopped: ordered(func(a, b *seat) int {
+			return cmp.Or(cmp.Compare(a.row.StageSince, b.row.StageSince), cmp.Compare(a.row.ID, b.row.ID))
 		})}
 		v.pools = append(v.pools, q)
 		v.byName[row.Name] = q
@@ -224,6 +226,8 @@ type pool struct {
 	idle *sorted[*seat] // open nodes without work, the longest idle first
 	// unready nodes without work, the ones that have been both for longest first.
 	unready *sorted[*seat]
+	// stopped nodes, the longest stopped first; at most as many as the pool may have.
+	stopped *sorted[*seat]
 }
 
 // poolCounts: live are all its nodes that are not gone; launching those that
