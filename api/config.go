@@ -198,6 +198,13 @@ type DeviceSpec struct {
 	Shared bool   `json:"shared,omitempty" doc:"Jobs may request a part of one. The driver isolates members on one device from each other, not Muster."`
 }
 
+// StopSpec has a pool stop idle nodes instead of destroying them. A started one comes sooner than a new one,
+// and has its images.
+type StopSpec struct {
+	Most    int      `json:"most,omitempty" doc:"How many nodes may be stopped at once: after idle_timeout a node is stopped instead of destroyed, and started again before a new one is launched. Stopped nodes do not count for max and budget; the cloud charges for their disks, which muster cost does not know. Spot instances are destroyed. The provider must be able to stop instances: types azure, ec2, gce, and openstack with shutdown_ends_billing. Default: 0."`
+	Timeout Duration `json:"timeout,omitempty" zero:"24h" doc:"A stopped node is destroyed after this time. Default: 24h."`
+}
+
 // PoolSpec is an operator's rule for a set of nodes.
 type PoolSpec struct {
 	Name         string    `json:"name"`
@@ -206,6 +213,7 @@ type PoolSpec struct {
 	Max          int       `json:"max,omitempty" zero:"100" doc:"Most nodes at once. If it is lowered below the number of nodes, surplus nodes are drained, and destroyed when their work has ended. Default: 100."`
 	Min          int       `json:"min,omitempty" doc:"Nodes that are kept without work. Default: 0."`
 	IdleTimeout  Duration  `json:"idle_timeout,omitempty" zero:"1m" doc:"A node is destroyed after this time without work. Default: 1m."`
+	Stop         StopSpec  `json:"stop,omitzero" doc:"Stops idle nodes instead of destroying them. Default: idle nodes are destroyed."`
 	BootTimeout  Duration  `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that has not answered after this time is given up. Default: 5m."`
 	Grace        Duration  `json:"grace,omitempty" zero:"1m" doc:"How long a node that served may be out of contact before it is given up: destroyed, and its work placed elsewhere. Default: 1m."`
 	Fence        Duration  `json:"fence,omitempty" zero:"half of grace" doc:"Members of jobs with exclusive: true are killed by their agent when no server has contacted the node for this time; less than grace. Default: half of grace."`

@@ -19,7 +19,7 @@ type Node struct {
 	Market       string            `json:"market"`
 	Price        float64           `json:"price" doc:"Per hour, in the operator's currency."`
 	Instance     string            `json:"instance,omitempty"`
-	Stage        string            `json:"stage" enum:"launching,booting,adopted,serving,draining,terminating,gone"`
+	Stage        string            `json:"stage" enum:"launching,booting,adopted,serving,draining,stopped,starting,terminating,gone"`
 	Health       string            `json:"health" enum:"good,unready,lost,flaky,broken"`
 	Intent       string            `json:"intent" enum:"run,hold,drain"`
 	Schedulable  bool              `json:"schedulable"`

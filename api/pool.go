@@ -14,6 +14,8 @@ type Pool struct {
 	PriceFactor  float64    `json:"price_factor,omitempty"`
 	Budget       PoolBudget `json:"budget"`
 	IdleTimeout  Duration   `json:"idle_timeout"`
+	StopMost     int        `json:"stop_most,omitempty" doc:"How many idle nodes are stopped instead of destroyed, at most."`
+	StopTimeout  Duration   `json:"stop_timeout,omitempty" doc:"A stopped node is destroyed after this time."`
 	BootTimeout  Duration   `json:"boot_timeout"`
 	Grace        Duration   `json:"grace" doc:"How long a node may be out of contact before it is destroyed."`
 	Lease        Duration   `json:"lease,omitempty" doc:"A node shuts itself down after this time without contact to a server; 0: never."`
@@ -81,6 +83,8 @@ type PoolNodes struct {
 	Serving     int `json:"serving"`
 	Draining    int `json:"draining"`
 	Terminating int `json:"terminating"`
+	Stopped     int `json:"stopped,omitempty" doc:"Switched off, with their disk. They do not count for max, budget and price."`
+	Starting    int `json:"starting,omitempty" doc:"Being switched on again."`
 	Idle        int `json:"idle" doc:"Serving and without work."`
 	Lost        int `json:"lost" doc:"Serving or draining, and out of contact."`
 	Held        int `json:"held"`

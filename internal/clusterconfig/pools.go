@@ -33,6 +33,10 @@ func Pools(config *api.ServerConfig, format state.Format) *state.PoolsSet {
 		if format >= state.FormatPoolVolumes {
 			pool.Volumes, pool.VolumesWritable = volumeAttributes(p)
 		}
+		// Without it idle nodes are destroyed.
+		if format >= state.FormatStopped {
+			pool.StopMost, pool.StopTime = p.Stop.Most, muster.Time(p.Stop.Timeout.Std().Microseconds())
+		}
 		for _, o := range p.Offerings {
 			pool.Offerings = append(pool.Offerings, muster.OfferingName(o))
 		}

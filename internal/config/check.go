@@ -278,7 +278,7 @@ func (c *checks) pools(s *api.ServerConfig) {
 		for _, n := range []struct {
 			name  string
 			value int
-		}{{"max", p.Max}, {"min", p.Min}, {"max_launching", p.MaxLaunching}, {"spare", p.Spare}} {
+		}{{"max", p.Max}, {"min", p.Min}, {"max_launching", p.MaxLaunching}, {"spare", p.Spare}, {"stop.most", p.Stop.Most}} {
 			if n.value < 0 || n.value > 1_000_000 {
 				c.Add(at+"."+n.name, "is %d; it is 0 to 1000000", n.value)
 			}
@@ -299,6 +299,10 @@ func (c *checks) pools(s *api.ServerConfig) {
 		c.money(at+".budget.per_hour", p.Budget.PerHour)
 		c.money(at+".budget.per_month", p.Budget.PerMonth)
 		c.duration(at+".idle_timeout", p.IdleTimeout, api.MaxTimeout)
+		c.duration(at+".stop.timeout", p.Stop.Timeout, api.MaxTimeout)
+		if p.Stop.Most == 0 && p.Stop.Timeout != 0 {
+			c.Add(at+".stop.timeout", "is %s, and stop.most is 0, so that no node is ever stopped; set stop.most", p.Stop.Timeout)
+		}
 		c.duration(at+".boot_timeout", p.BootTimeout, 24*api.MaxKillGrace)
 		if g := p.Grace; g != 0 && (g < minGrace || g > 24*api.MaxKillGrace) {
 			c.Add(at+".grace", "is %s; it is %s to %s", g, minGrace, 24*api.MaxKillGrace)

@@ -41,6 +41,18 @@ func TestShortClouds(t *testing.T) {
 		if got := Validate(c); len(got) != 0 {
 			t.Errorf("%s with its defaults: %v", name, got)
 		}
+		// Stopping is for those whose driver is a cloud.Stopper; with OpenStack, billing seldom ends with it.
+		c.Providers[0].ShutdownEndsBilling = name == "openstack"
+		c.Pools[0].Stop.Most, c.Pools[0].Stop.Timeout = 2, 0
+		if got := Validate(c); (len(got) == 0) != (name == "ec2" || name == "gce" || name == "azure" || name == "openstack") {
+			t.Errorf("%s with stopped nodes: %v", name, got)
+		}
+		if c.Providers[0].ShutdownEndsBilling = false; name == "openstack" && len(Validate(c)) != 1 {
+			t.Errorf("%s stops nodes that are billed: %v", name, Validate(c))
+		}
+		if Defaults(c); c.Pools[0].Stop.Timeout != defaultStopTimeout {
+			t.Errorf("%s: nodes are stopped for %s", name, c.Pools[0].Stop.Timeout)
+		}
 		c = good()
 		c.Providers[0], c.Pools[0].Offerings = api.ProviderSpec{Name: "local", Type: name}, nil
 		missing := Validate(c)

@@ -23,6 +23,7 @@ const (
 	defaultKeptAttempts = 5
 	defaultPoolMax      = 100
 	defaultIdleTimeout  = api.Duration(time.Minute)
+	defaultStopTimeout  = api.Duration(24 * time.Hour)
 	defaultBootTimeout  = api.Duration(5 * time.Minute)
 	defaultGrace        = api.Duration(time.Minute)
 	defaultExecTimeout  = api.Duration(time.Minute)
@@ -69,6 +70,9 @@ func Defaults(s *api.ServerConfig) {
 		}
 		fill(&p.Max, max(defaultPoolMax, p.Min))
 		fill(&p.IdleTimeout, defaultIdleTimeout)
+		if p.Stop.Most > 0 {
+			fill(&p.Stop.Timeout, defaultStopTimeout)
+		}
 		fill(&p.BootTimeout, defaultBootTimeout)
 		fill(&p.Grace, defaultGrace)
 		fill(&p.Fence, p.Grace/2)

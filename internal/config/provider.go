@@ -212,6 +212,9 @@ func (c *checks) runtimeProgram(location, program string) {
 	}
 }
 
+// stoppers are the types of providers that can stop instances and start them again.
+var stoppers = []string{api.ProviderAzure, api.ProviderEC2, api.ProviderGCE, api.ProviderOpenStack}
+
 // minLease leaves a server time to be started again, beyond the grace of nodes.
 const minLease = api.Duration(2 * 60e9)
 
@@ -235,6 +238,13 @@ func (c *checks) poolOfProvider(at string, p *api.PoolSpec, v *api.ProviderSpec)
 	c.volumes(at+".volumes", p.Volumes)
 	c.size(at+".input_limit", p.InputLimit)
 	c.oneOf(at+".runtime_holes", p.RuntimeHoles, "warn", api.HolesRefuse)
+	switch {
+	case p.Stop.Most <= 0:
+	case v.Type == api.ProviderOpenStack && !v.ShutdownEndsBilling:
+		c.Add(at+".stop.most", "is only where a shutdown ends billing; if it does, say shutdown_ends_billing: true of provider %s", v.Name)
+	case !slices.Contains(stoppers, v.Type):
+		c.Add(at+".stop.most", "is %d, and provider %s is of type %s, which cannot stop instances; types that can are %s", p.Stop.Most, v.Name, v.Type, strings.Join(stoppers, ", "))
+	}
 	switch {
 	case p.Lease == 0:
 	case v.Type == api.ProviderStatic:

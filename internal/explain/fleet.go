@@ -22,8 +22,11 @@ func (e *jobRecord) offerings() {
 	// A pool limits the nodes that exist and the nodes that launch at once.
 	live, launching := map[muster.PoolName]int{}, map[muster.PoolName]int{}
 	e.snap.LiveNodes(func(n *state.Node) bool {
+		if n.Stage == muster.NodeStopped {
+			return true // it counts for no limit
+		}
 		live[n.Pool]++
-		if n.Stage == muster.NodeLaunching {
+		if n.Stage == muster.NodeLaunching || n.Stage == muster.NodeStarting {
 			launching[n.Pool]++
 		}
 		return true
@@ -110,7 +113,7 @@ func (e *jobRecord) coming() {
 	took := bootTimes(e.snap)
 	late := map[muster.NodeID]time.Duration{} // the median boot time, of nodes that have exceeded it
 	e.snap.LiveNodes(func(n *state.Node) bool {
-		if n.Stage != muster.NodeLaunching && n.Stage != muster.NodeBooting && n.Stage != muster.NodeAdopted {
+		if n.Stage != muster.NodeLaunching && n.Stage != muster.NodeBooting && n.Stage != muster.NodeAdopted && n.Stage != muster.NodeStarting {
 			return true
 		}
 		// A node that is held or drained while it boots takes no work when it serves.
@@ -131,7 +134,11 @@ func (e *jobRecord) coming() {
 		// Without an earlier node of the offering there is no expectation. A node that has exceeded
 		// it gets none either: any time would be invented.
 		if usual, ok := took[n.Offering.Provider][n.Offering.Name]; ok {
-			if due := n.Launched.Add(usual); due > e.now {
+			from := n.Launched
+			if n.Joined != 0 {
+				from = n.StageSince // it was switched off, and is coming back
+			}
+			if due := from.Add(usual); due > e.now {
 				c.Expected = present.Time(due)
 			} else {
 				late[n.ID] = usual

@@ -157,6 +157,10 @@ func (e *nodeRecord) waits() {
 		case leaves && e.out.Outputs > 0:
 			e.out.WaitsFor = "the output of what ran there to be stored"
 		}
+	case muster.NodeStopped:
+		e.out.WaitsFor = "work that needs it"
+	case muster.NodeStarting:
+		e.out.WaitsFor = "provider " + string(n.Offering.Provider) + " to switch its machine on"
 	case muster.NodeTerminating:
 		e.out.WaitsFor = "provider " + string(n.Offering.Provider) + " to confirm that its instance is gone"
 	}
@@ -176,7 +180,7 @@ func (e *nodeRecord) ends() {
 		}
 		e.out.Ends = fmt.Sprintf(format, args...)
 	}
-	boots := n.Stage == muster.NodeBooting || n.Stage == muster.NodeAdopted
+	boots := n.Stage == muster.NodeBooting || n.Stage == muster.NodeAdopted || n.Stage == muster.NodeStarting
 	lasts := func(micros muster.Time) time.Duration { return time.Duration(micros) * time.Microsecond }
 	switch {
 	case n.Stage == muster.NodeTerminating:
@@ -191,6 +195,11 @@ func (e *nodeRecord) ends() {
 	// without an instance is given up after mend.LaunchDeadline.
 	case n.Stage == muster.NodeLaunching:
 		end(0, "when the provider refuses it, or has not made it within 10 minutes")
+	case n.Stage == muster.NodeStopped && n.Intent == muster.NodeRun:
+		due := n.StageSince.Add(lasts(p.StopTime))
+		end(due, "in %s, unless it is started for work before; with more than %d stopped nodes in its pool earlier", e.in(due), p.StopMost)
+	case n.Stage == muster.NodeStopped:
+		end(e.now, "now: it is drained")
 	case boots && n.Intent == muster.NodeDrain:
 		end(e.now, "now: it is drained")
 	case boots:

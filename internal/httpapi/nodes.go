@@ -63,7 +63,7 @@ type nodeOut struct{ Body api.Node }
 
 type listNodesIn struct {
 	Pool  string `query:"pool" maxLength:"200" doc:"Only this pool."`
-	Stage string `query:"stage" enum:"launching,booting,adopted,serving,draining,terminating,gone" doc:"Only in this stage. Default: all."`
+	Stage string `query:"stage" enum:"launching,booting,adopted,serving,draining,stopped,starting,terminating,gone" doc:"Only in this stage. Default: all."`
 	Page
 }
 

@@ -18,12 +18,13 @@ const (
 	categoryUnknown category = "unknown" // out of contact, or found and not yet probed
 	categoryBooting category = "booting" // not yet in service
 	categoryInUse   category = "inuse"   // has live allocations
+	categoryStopped category = "stopped" // its machine is switched off
 	categoryIdle    category = "idle"    // has none: it waits for work, or for its end
 )
 
 // categories lists them all, for series that should be there at 0.
 func categories() []category {
-	return []category{categoryHold, categoryUnknown, categoryBooting, categoryInUse, categoryIdle}
+	return []category{categoryHold, categoryUnknown, categoryBooting, categoryStopped, categoryInUse, categoryIdle}
 }
 
 // categoryOf finds the category of a node that is not gone. An operator's hold counts first:
@@ -34,8 +35,10 @@ func categoryOf(n *state.Node) category {
 		return categoryHold
 	case n.Health == muster.NodeLost, n.Unheard, n.Stage == muster.NodeAdopted:
 		return categoryUnknown
-	case n.Stage == muster.NodeLaunching, n.Stage == muster.NodeBooting:
+	case n.Stage == muster.NodeLaunching, n.Stage == muster.NodeStarting, n.Stage == muster.NodeBooting:
 		return categoryBooting
+	case n.Stage == muster.NodeStopped:
+		return categoryStopped
 	case n.Busy():
 		return categoryInUse
 	}
@@ -89,7 +92,9 @@ func instances(snap *state.Snapshot) map[instanceLabels]instanceSum {
 			l := instanceLabels{categoryOf(n), o}
 			s := out[l]
 			s.nodes++
-			s.price += n.Offering.Price
+			if n.Stage != muster.NodeStopped {
+				s.price += n.Offering.Price
+			}
 			s.cpu += n.Capacity.CPU
 			s.memory += n.Capacity.Memory
 			out[l] = s

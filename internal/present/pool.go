@@ -64,7 +64,7 @@ func Pool(snap *state.Snapshot, p *state.Pool, now muster.Time) api.Pool {
 	out := api.Pool{
 		Name: string(p.Name), Provider: string(p.Provider), Offerings: []string{}, Min: p.Min, Max: p.Max, MaxLaunching: p.MaxLaunching,
 		Spare: p.Spare, PriceFactor: p.PriceFactor, Budget: api.PoolBudget{PerHour: float64(p.BudgetHour) / 1e6, PerMonth: float64(p.BudgetMonth) / 1e6},
-		IdleTimeout: lasting(p.IdleTimeout), BootTimeout: lasting(p.BootTimeout), Grace: lasting(p.Grace),
+		StopMost: p.StopMost, StopTimeout: lasting(p.StopTime), IdleTimeout: lasting(p.IdleTimeout), BootTimeout: lasting(p.BootTimeout), Grace: lasting(p.Grace),
 		Blocks: []api.Block{}, Waiting: []api.Wait{}, Index: snap.Index(),
 	}
 	// Spent is a pointer in the API, so that 0 is shown: it says that the month has cost nothing
@@ -112,10 +112,16 @@ func CountNode(p *api.Pool, n *state.Node, troubleOf func(*state.Node) string) {
 	}
 	c := &p.Nodes
 	c.Live++
-	p.Price += float64(n.Offering.Price) / 1e6
+	if n.Stage != muster.NodeStopped {
+		p.Price += float64(n.Offering.Price) / 1e6
+	}
 	switch n.Stage {
 	case muster.NodeLaunching:
 		c.Launching++
+	case muster.NodeStopped:
+		c.Stopped++
+	case muster.NodeStarting:
+		c.Starting++
 	case muster.NodeBooting:
 		c.Booting++
 	case muster.NodeAdopted:

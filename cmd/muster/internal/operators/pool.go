@@ -56,7 +56,7 @@ func poolListCommand(a *cli.App) *cobra.Command {
 			p := &l.Pools[i]
 			rows = append(rows, []string{
 				// Adopted nodes count as coming: they exist, and do not serve yet.
-				p.Name, p.Provider, fmt.Sprintf("%d/%d", p.Nodes.Live, p.Max), fmt.Sprint(p.Nodes.Serving), fmt.Sprint(p.Nodes.Launching + p.Nodes.Booting + p.Nodes.Adopted),
+				p.Name, p.Provider, fmt.Sprintf("%d/%d", p.Nodes.Live-p.Nodes.Stopped, p.Max), fmt.Sprint(p.Nodes.Serving), fmt.Sprint(p.Nodes.Launching + p.Nodes.Starting + p.Nodes.Booting + p.Nodes.Adopted),
 				fmt.Sprint(p.Nodes.Idle), fmt.Sprint(p.Nodes.Lost), fmt.Sprint(p.Nodes.Held), fmt.Sprintf("%g", p.Price), spentText(p.Spent), fmt.Sprint(len(p.Blocks)), poolWord(p),
 			})
 		}
@@ -106,10 +106,11 @@ func poolShowCommand(a *cli.App) *cobra.Command {
 // surplusText says that a pool has more nodes than it may, as after its maximum was lowered; "" if
 // not. It says what happens to them, because a number above its limit looks like a fault.
 func surplusText(p *api.Pool) string {
-	if p.Nodes.Live <= p.Max {
+	// Stopped nodes do not count for the maximum.
+	if p.Nodes.Live-p.Nodes.Stopped <= p.Max {
 		return ""
 	}
-	return fmt.Sprintf("%d nodes, at most %d: the rest is drained, and destroyed when its work has ended; nodes that are held, or adopted and not in service yet, are not drained", p.Nodes.Live, p.Max)
+	return fmt.Sprintf("%d nodes, at most %d: the rest is drained, and destroyed when its work has ended; nodes that are held, or adopted and not in service yet, are not drained", p.Nodes.Live-p.Nodes.Stopped, p.Max)
 }
 
 // leaseText says when a node without a server ends itself; "" if it never does. Node and pool show
@@ -148,13 +149,31 @@ func printPool(a *cli.App, p *api.Pool) {
 		"Budget", budgetText(p),
 		"Time-outs", fmt.Sprintf("idle %s, boot %s, grace %s", term.Brief(p.IdleTimeout.Std()), term.Brief(p.BootTimeout.Std()), term.Brief(p.Grace.Std())),
 		"Lease", leaseText(p.Lease),
-		"Nodes", fmt.Sprintf("%d: %d launching, %d booting, %d adopted, %d serving, %d draining, %d terminating", n.Live, n.Launching, n.Booting, n.Adopted, n.Serving, n.Draining, n.Terminating),
+		"Stops", stopText(p),
+		"Nodes", fmt.Sprintf("%d: %d launching, %d booting, %d adopted, %d serving, %d draining, %d terminating%s", n.Live, n.Launching, n.Booting, n.Adopted, n.Serving, n.Draining, n.Terminating, stoppedText(&n)),
 		"Of them", fmt.Sprintf("%d idle, %d warm, %d unready, %d sidelined, %d lost, %d broken, %d held", n.Idle, n.Warm, n.Unready, n.Sidelined, n.Lost, n.Broken, n.Held),
 		"Above maximum", surplusText(p), "Suspect", suspectText(p, now),
 		"Costs", fmt.Sprintf("%g an hour now", p.Price), "Spent", spent,
 		"Breaker", breakerText(p, now), "Provider's list", blindText(p, now), "Provider's offers", unsoldText(p, now), "Provider errors", troublesText(p), "Call rates", ratesText(p),
 	)
 	printPoolTables(a, p, now)
+}
+
+// stopText says which nodes are stopped instead of destroyed; "" if none are.
+func stopText(p *api.Pool) string {
+	if p.StopMost == 0 {
+		return ""
+	}
+	return fmt.Sprintf("at most %s without work instead of destroying them, for %s", muster.Counted(p.StopMost, "node"), p.StopTimeout)
+}
+
+// stoppedText counts nodes whose machine is off or is being switched on; "" if there are none, as in most
+// pools.
+func stoppedText(n *api.PoolNodes) string {
+	if n.Stopped+n.Starting == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d stopped, %d starting", n.Stopped, n.Starting)
 }
 
 // budgetText is how much of a pool's budget is used; "" without one.

@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -21,5 +22,23 @@ func TestRatesOfAPoolAreOneSentence(t *testing.T) {
 		if got := ratesText(&api.Pool{Rates: rates}); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
+	}
+}
+
+// What a pool stops is shown only where it stops something.
+func TestStoppedNodesOfAPool(t *testing.T) {
+	p := &api.Pool{Max: 3, StopMost: 2, StopTimeout: api.Duration(24 * time.Hour), Nodes: api.PoolNodes{Live: 5, Serving: 3, Stopped: 1, Starting: 1}}
+	if got, want := stopText(p), "at most 2 nodes without work instead of destroying them, for 24h"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := stoppedText(&p.Nodes), ", 1 stopped, 1 starting"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	// Four of the five count, of three that may be.
+	if got := surplusText(p); !strings.HasPrefix(got, "4 nodes, at most 3: ") {
+		t.Errorf("surplus: %q", got)
+	}
+	if got := stopText(&api.Pool{}) + stoppedText(&api.PoolNodes{}) + surplusText(&api.Pool{Max: 1, Nodes: api.PoolNodes{Live: 2, Stopped: 1}}); got != "" {
+		t.Errorf("of a pool that stops none: %q", got)
 	}
 }
