@@ -187,8 +187,13 @@ func TestStoppedMachineGoesOrStays(t *testing.T) {
 		w.mu.Lock()
 		w.mute[n.ID] = true
 		w.mu.Unlock()
+		lists := w.cloud.Calls().List
 		w.submit("c", 1, 2, "sleep 1s ; true")
 		w.until("c's end", 3*time.Minute, ended("c", muster.JobSucceeded))
+		// Each shows the address that a machine has after it was switched on; a minute has 30.
+		if k := w.cloud.Calls().List - lists; k < 20 || k > 50 {
+			t.Errorf("%d lists while it did not come back", k)
+		}
 		if row := w.log.Latest().Node(n.ID); row.Stage != muster.NodeGone && row.Stage != muster.NodeTerminating {
 			t.Errorf("the one that did not come back is %s", row.Stage)
 		}

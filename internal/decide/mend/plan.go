@@ -284,6 +284,10 @@ func (p *planner) booting(n *state.Node, s *Sight) {
 	if p.vanished(n, s) {
 		return
 	}
+	if n.Joined != 0 {
+		// Its machine was switched off and on: it may have another address, which drivers learn from lists.
+		p.look(s, max(n.StageSince, s.newest.Add(lookAgain)))
+	}
 	boot, _ := p.times(n)
 	due := n.StageSince.Add(boot)
 	switch why := s.failed[n.Token]; {
