@@ -94,7 +94,7 @@ type world struct {
 }
 
 // pool is the only pool. Nodes without work are ended at once.
-const pool = "- {name: main, provider: cloud, max: %d, grace: 5s, boot_timeout: %s, idle_timeout: %s, price_factor: 4}"
+const pool = "- {name: main, provider: cloud, max: %d, grace: 5s, boot_timeout: %s, idle_timeout: %s, price_factor: 4%s}"
 
 // serve starts a server on a cloud.
 func serve(t *testing.T, c *stand, idle string) *world {
@@ -113,7 +113,7 @@ func serve(t *testing.T, c *stand, idle string) *world {
 	if c.env != nil {
 		env = c.env(address)
 	}
-	pools := "pools:\n" + fmt.Sprintf(pool, cmp.Or(c.most, 8), cmp.Or(c.boot, "1m"), idle) + "\n" + c.pools
+	pools := "pools:\n" + fmt.Sprintf(pool, cmp.Or(c.most, 8), cmp.Or(c.boot, "1m"), idle, c.pool) + "\n" + c.pools
 	w.Server = servertest.Start(t, program, "providers:\n"+c.provider("cloud", address)+pools, env...)
 	if c.placed != nil {
 		c.placed(w)

@@ -54,6 +54,8 @@ type stand struct {
 	// how long one may take to come; zero: 8, and a minute.
 	pools, boot string
 	most        int
+	// pool is further fields of the first pool, after a comma.
+	pool string
 	// placed gets the server if the cloud's files are in the server's data directory; nil otherwise.
 	placed func(w *world)
 	// oci: its machines are real ones that run containers, and take minutes to come.

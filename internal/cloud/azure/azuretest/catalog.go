@@ -119,7 +119,7 @@ func (c *Cloud) getVersion(w http.ResponseWriter, r *http.Request) {
 	if strings.HasSuffix(r.PathValue("sku"), "-arm64") {
 		arch = "Arm64"
 	}
-	reply(w, http.StatusOK, map[string]any{"name": v, "location": Location, "properties": map[string]any{"architecture": arch}})
+	standin.JSON(w, http.StatusOK, map[string]any{"name": v, "location": Location, "properties": map[string]any{"architecture": arch}})
 }
 
 func (c *Cloud) getSubnet(w http.ResponseWriter, r *http.Request) {

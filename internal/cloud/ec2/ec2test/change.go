@@ -60,8 +60,12 @@ func (c *call) change() (string, *failure) {
 	}
 	items, start, stop, refused := c.changeAll(ids)
 	if m := c.s.cfg.Machines; m != nil {
+		end := m.Stop
+		if p, ok := m.(PowerOffer); ok && c.action == "StopInstances" {
+			end = p.PowerOff
+		}
 		for _, id := range stop {
-			m.Stop(id)
+			end(id)
 		}
 	}
 	c.s.startMachines(start)

@@ -14,6 +14,13 @@ import (
 	"time"
 )
 
+// PowerOffer are Machines whose machines can be switched off and keep their disk. Others lose it when their
+// instance is stopped.
+type PowerOffer interface {
+	// PowerOff ends the machine of an instance; StartInLaunch begins it again with what is on its disk.
+	PowerOff(id string)
+}
+
 // Machines are what stands behind instances. The zero choice, nil, is state only.
 type Machines interface {
 	// StartInLaunch makes the machine of an instance and returns its address. Index is the instance's

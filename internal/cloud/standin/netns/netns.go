@@ -126,7 +126,7 @@ func (m *Machines) StartInLaunch(id string, index int, document []byte) (address
 		return "", err
 	}
 	// A machine of that id may be left from before, as after a stop and a start of its instance.
-	m.Stop(id)
+	m.PowerOff(id)
 	m.mu.Lock()
 	if m.n >= maxMachines {
 		m.mu.Unlock()
@@ -139,6 +139,7 @@ func (m *Machines) StartInLaunch(id string, index int, document []byte) (address
 	address = fmt.Sprintf("%s.%d.2", m.cfg.Net, one.number)
 	if err := one.start(m.cfg, data, address); err != nil {
 		one.end()
+		_ = os.RemoveAll(one.dir)
 		return "", err
 	}
 	m.mu.Lock()
@@ -147,8 +148,15 @@ func (m *Machines) StartInLaunch(id string, index int, document []byte) (address
 	return address, nil
 }
 
-// Stop ends a machine and all that runs on it. Safe to repeat.
+// Stop ends a machine and all that runs on it, and removes its files. Safe to repeat.
 func (m *Machines) Stop(id string) {
+	m.PowerOff(id)
+	_ = os.RemoveAll(filepath.Join(m.cfg.Dir, id))
+}
+
+// PowerOff ends a machine and all that runs on it. Its files stay, with the host key that it has by then, for
+// the next Start. Safe to repeat.
+func (m *Machines) PowerOff(id string) {
 	m.mu.Lock()
 	one := m.all[id]
 	delete(m.all, id)
@@ -210,6 +218,7 @@ func (m *Machines) Close() {
 	m.mu.Unlock()
 	for _, one := range all {
 		one.end()
+		_ = os.RemoveAll(one.dir)
 	}
 }
 
@@ -238,13 +247,19 @@ func (o *machine) start(cfg Config, data *userData, address string) error {
 		}
 		config = append(config, "SetEnv PATH="+bin+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	}
-	for path, text := range map[string]string{key: data.HostKeys.Private, authorized: strings.Join(data.Authorized, "\n") + "\n",
-		o.dir + "/sshd_config": strings.Join(config, "\n") + "\n"} {
+	files := map[string]string{authorized: strings.Join(data.Authorized, "\n") + "\n", o.dir + "/sshd_config": strings.Join(config, "\n") + "\n"}
+	// User data counts at the first start only: a machine that was off has the key that it had then.
+	_, err := os.Stat(key)
+	first := err != nil
+	if first {
+		files[key] = data.HostKeys.Private
+	}
+	for path, text := range files {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return err
 		}
 	}
-	if cfg.Image != "" {
+	if first && cfg.Image != "" {
 		// Links, since each machine would need a copy of its own otherwise.
 		if out, err := exec.Command("cp", "-al", cfg.Image+"/.", filepath.Join(o.dir, "muster")).CombinedOutput(); err != nil {
 			return fmt.Errorf("netns: image %s: %w: %s", cfg.Image, err, out)
@@ -322,7 +337,7 @@ exec /usr/sbin/sshd -D -e -f "$1/sshd_config"`, "sh", o.dir, ownUsers, hostUsers
 	return nil
 }
 
-// end removes the machine, as far as it was made.
+// end removes the machine, as far as it was made, and leaves its files.
 func (o *machine) end() {
 	o.stop.Do(func() {
 		if o.server != nil {
@@ -334,7 +349,6 @@ func (o *machine) end() {
 		}
 		_ = ip("link", "delete", o.link)
 		_ = ip("netns", "delete", o.link)
-		_ = os.RemoveAll(o.dir)
 	})
 }
 
