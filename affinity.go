@@ -48,6 +48,10 @@ func ImageName(ref string) string {
 	return registry + "/" + name
 }
 
+// PublicScope is the scope of images that their registry shows to everybody. Others have the scope of the credentials
+// that they are pulled with.
+const PublicScope = "public"
+
 // LoadedImage begins the reference by which a server tells an agent to get an image from the server: LoadedImage, the
 // image's full name, @ and the digest of its manifest. Agents that do not know it refuse it as malformed, so that none
 // asks a registry for the name instead.

@@ -31,7 +31,7 @@ type ServerConfig struct {
 	// NodeBinaries is where muster-node for other architectures is found.
 	NodeBinaries string `json:"node_binaries,omitempty" scope:"server" doc:"Directory with muster-node-linux-ARCH (amd64, arm64, …) for instances of other architectures. Default: where the muster-node of this host is."`
 	// Registries are where images come from, as far as there is something to say of them.
-	Registries []RegistrySpec `json:"registries,omitempty" scope:"server" doc:"Registries that need credentials, a mirror or plain HTTP. Others are used without credentials."`
+	Registries []RegistrySpec `json:"registries,omitempty" scope:"server" doc:"Registries that need credentials, a mirror or plain HTTP. Others are used without credentials (docs/containers.md)."`
 	// ImageCache keeps what nodes pull from the registries above.
 	ImageCache ImageCacheConfig `json:"image_cache,omitzero" scope:"server" doc:"Cache of images on the server: nodes get images of the registries above from it, and each part of an image is downloaded once (docs/containers.md). Default: none."`
 	// Network says how the server and its nodes reach what is outside.
@@ -257,6 +257,7 @@ type BudgetSpec struct {
 // node gets a token for each image that it pulls.
 type RegistrySpec struct {
 	Host            string        `json:"host" doc:"As in image names: docker.io, ghcr.io, registry.example.org:5000."`
+	Namespaces      []string      `json:"namespaces,omitempty" doc:"Only images of jobs and environments in these namespaces are pulled with this entry; for others it does not exist. A host may have several entries whose namespaces differ, and one without namespaces for the rest. Default: all."`
 	Username        string        `json:"username,omitempty"`
 	Password        muster.Secret `json:"password,omitzero" doc:"Password or token. Better use password_file."`
 	PasswordFile    string        `json:"password_file,omitempty" doc:"A file with the password, read whenever it is needed. An absolute path."`

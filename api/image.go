@@ -21,7 +21,8 @@ type ImageList struct {
 
 // ImagePull is the body of POST /v1/nodes/{id}/images.
 type ImagePull struct {
-	Ref string `json:"ref" doc:"As python:3.13."`
+	Ref       string `json:"ref" doc:"As python:3.13."`
+	Namespace string `json:"namespace,omitempty" doc:"Pull with the registry credentials of this namespace. Default: those that are for all namespaces."`
 }
 
 // ImageProgress is a line of its answer, which is NDJSON. The last one has the

@@ -120,7 +120,7 @@ func TestPullImage(t *testing.T) {
 	}))
 	seen := 0
 	pull := func() (string, error) {
-		return c.PullImage(t.Context(), "n1", "python:3.13", func(api.ImageProgress) { seen++ })
+		return c.PullImage(t.Context(), "n1", api.ImagePull{Ref: "python:3.13"}, func(api.ImageProgress) { seen++ })
 	}
 	lines = []api.ImageProgress{{Done: 1, Total: 2}, {Done: 2, Total: 2}, {Digest: "sha256:a"}}
 	if d, err := pull(); err != nil || d != "sha256:a" || seen != 2 {

@@ -16,9 +16,9 @@ func (c ClusterAPI) Images(ctx context.Context, node muster.NodeID) (*api.ImageL
 
 // PullImage pulls an image to a node ahead of its use, and tells its digest. Progress, if not nil, is
 // called for each line of progress. Pulling again what is there is quick: it may be repeated by the caller.
-func (c ClusterAPI) PullImage(ctx context.Context, node muster.NodeID, ref string, progress func(api.ImageProgress)) (digest string, err error) {
+func (c ClusterAPI) PullImage(ctx context.Context, node muster.NodeID, want api.ImagePull, progress func(api.ImageProgress)) (digest string, err error) {
 	r := request{method: http.MethodPost, path: path("v1", "nodes", string(node), "images")}
-	err = follow(ctx, c.caller, r, api.ImagePull{Ref: ref}, "pulling "+ref, func(p api.ImageProgress) (done bool, err error) {
+	err = follow(ctx, c.caller, r, want, "pulling "+want.Ref, func(p api.ImageProgress) (done bool, err error) {
 		switch {
 		case p.Problem != nil:
 			return true, p.Problem

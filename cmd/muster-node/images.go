@@ -25,6 +25,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/source"
 	"github.com/musterhq/muster/internal/agent/initbin"
 	"github.com/musterhq/muster/internal/agent/oci"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // usualImages is where nodes that the server reaches over SSH have their caches of images.
@@ -161,7 +162,7 @@ func (f *preloadFlags) run(cmd *cobra.Command, refs []string) error {
 	if err != nil {
 		return fmt.Errorf("--allow-addresses: %w", err)
 	}
-	grant := func(_ context.Context, ref string) (source.Grant, error) {
+	grant := func(_ context.Context, ref string, _ muster.Namespace) (source.Grant, error) {
 		host, _, _ := strings.Cut(ref, "/")
 		return source.Grant{Insecure: slices.Contains(f.insecure, host), Username: f.username, Password: password.Reveal()}, nil
 	}
@@ -194,7 +195,8 @@ func (f *preloadFlags) run(cmd *cobra.Command, refs []string) error {
 // bring pulls an image unless it is here.
 func (f *preloadFlags) bring(cmd *cobra.Command, store *images.Store, ref string) error {
 	var told time.Time
-	im, err := store.Pull(cmd.Context(), ref, func(p images.Progress) {
+	// Whoever bakes an image into a machine, with whatever login, gives it to all that will run there.
+	im, err := store.Pull(cmd.Context(), ref, wire.Puller{Scope: muster.PublicScope}, func(p images.Progress) {
 		if time.Since(told) >= time.Second {
 			told = time.Now()
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %d of %d layers, %s of %s\n", ref, p.LayersDone, p.Layers, muster.Bytes(p.Done), muster.Bytes(p.Total))

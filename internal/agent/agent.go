@@ -43,7 +43,7 @@ var ErrReplaced = errors.New("another agent takes over")
 // ImageWays are how a store of images gets from the server what it needs.
 type ImageWays struct {
 	// Grant asks for the right to pull a reference.
-	Grant func(ctx context.Context, ref string) (wire.PullGrant, error)
+	Grant func(ctx context.Context, need string) (wire.PullGrant, error)
 	// Loaded waits for a blob of an image that was loaded on the server.
 	Loaded func(ctx context.Context, digest string) (io.ReadSeekCloser, error)
 }

@@ -90,9 +90,9 @@ func (n *node) newestImage(ctx context.Context, s *wire.AllocSpec, tell func(con
 	n.versions[s.JobUID] = max(s.Version, before)
 	n.mu.Unlock()
 	if known && s.Version > before {
-		if image, err := n.images.Pull(ctx, s.Image, tell); err == nil || ctx.Err() != nil {
+		if image, err := n.images.Pull(ctx, s.Image, s.Puller(), tell); err == nil || ctx.Err() != nil {
 			return image, err
 		}
 	}
-	return n.images.Open(ctx, s.Image, tell)
+	return n.images.Open(ctx, s.Image, s.Puller(), tell)
 }

@@ -44,7 +44,7 @@ func newShelf() *shelf {
 	return &shelf{images: map[string]contract.ImageConfig{}, held: map[string]int{}, failures: map[string]*muster.Failure{}}
 }
 
-func (s *shelf) Open(ctx context.Context, ref string, tell func(contract.ImageProgress)) (*contract.Image, error) {
+func (s *shelf) Open(ctx context.Context, ref string, _ wire.Puller, tell func(contract.ImageProgress)) (*contract.Image, error) {
 	g, err := s.grant(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -70,11 +70,11 @@ func (s *shelf) Open(ctx context.Context, ref string, tell func(contract.ImagePr
 	return s.holdLocked("sha256:"+ref, ref, config), nil
 }
 
-func (s *shelf) Pull(ctx context.Context, ref string, tell func(contract.ImageProgress)) (*contract.Image, error) {
+func (s *shelf) Pull(ctx context.Context, ref string, _ wire.Puller, tell func(contract.ImageProgress)) (*contract.Image, error) {
 	s.mu.Lock()
 	s.pulls++
 	s.mu.Unlock()
-	return s.Open(ctx, ref, tell)
+	return s.Open(ctx, ref, wire.Puller{}, tell)
 }
 
 func (s *shelf) holdLocked(digest, ref string, config contract.ImageConfig) *contract.Image {

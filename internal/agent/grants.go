@@ -26,7 +26,7 @@ type grants struct {
 	added func() // tells readers that something is asked for
 
 	mu    sync.Mutex
-	asked map[string]*ask
+	asked map[string]*ask // by what is needed, as wire.GrantNeed names it
 }
 
 // ask is a reference whose grant somebody waits for.
@@ -40,13 +40,14 @@ func newGrants(added func()) *grants {
 	return &grants{added: added, asked: map[string]*ask{}}
 }
 
-// get asks the server how ref is pulled, and waits for the answer. Its errors are *muster.Failure.
-func (g *grants) get(ctx context.Context, ref string) (wire.PullGrant, error) {
+// get asks the server for the grant that is needed, and waits for the answer. Its errors are
+// *muster.Failure.
+func (g *grants) get(ctx context.Context, need string) (wire.PullGrant, error) {
 	g.mu.Lock()
-	w, first := g.asked[ref], false
+	w, first := g.asked[need], false
 	if w == nil {
 		w, first = &ask{answered: make(chan struct{})}, true
-		g.asked[ref] = w
+		g.asked[need] = w
 	}
 	w.waiters++
 	g.mu.Unlock()
@@ -61,10 +62,10 @@ func (g *grants) get(ctx context.Context, ref string) (wire.PullGrant, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if w.waiters--; w.waiters == 0 && g.asked[ref] == w {
-		delete(g.asked, ref)
+	if w.waiters--; w.waiters == 0 && g.asked[need] == w {
+		delete(g.asked, need)
 	}
-	if !wait.Closed(w.answered) {
+	if ref, _ := wire.CutNeed(need); !wait.Closed(w.answered) {
 		return wire.PullGrant{}, contract.Failure(muster.FailureOutside, muster.ReasonImage, "image %s: the server has not said within %s how it is pulled", ref, grantTimeout)
 	}
 	if w.grant.Failure != nil {
@@ -81,19 +82,20 @@ func (g *grants) put(grant wire.PullGrant) {
 	if grant.Failure == nil && grant.Until == 0 {
 		grant.Until = muster.At(time.Now().Add(grantUsual))
 	}
-	if w := g.asked[grant.Ref]; w != nil {
+	need := wire.GrantNeed(grant.Ref, grant.Namespace)
+	if w := g.asked[need]; w != nil {
 		w.grant = grant
-		delete(g.asked, grant.Ref)
+		delete(g.asked, need)
 		close(w.answered)
 	}
 }
 
-// needs are the references that the server has to answer, in no order. Reports carry them.
-func (g *grants) needs() (refs []string) {
+// needs are the grants that the server has to answer, in no order. Reports carry them.
+func (g *grants) needs() (all []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for ref := range g.asked {
-		refs = append(refs, ref)
+	for need := range g.asked {
+		all = append(all, need)
 	}
-	return refs
+	return all
 }

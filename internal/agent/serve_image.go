@@ -57,7 +57,7 @@ func (a *Agent) servePull(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeoutCause(r.Context(), pullTimeout, errGaveUp)
 	defer cancel()
-	image, err := a.node.images.Pull(ctx, want.Ref, func(p contract.ImageProgress) {
+	image, err := a.node.images.Pull(ctx, want.Ref, want.Puller, func(p contract.ImageProgress) {
 		if time.Since(told) >= pullPace {
 			told = time.Now()
 			tell(wire.PullProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone})

@@ -335,15 +335,13 @@ func (c *checks) money(location string, v float64) {
 }
 
 func (c *checks) registries(list []api.RegistrySpec) {
-	hosts := map[string]int{}
+	users := registryUsers{}
 	for i := range list {
 		r, at := &list[i], validate.Index("registries", i)
 		if !registryHost(r.Host) {
 			c.Add(at+".host", "is %s; write it as in the name of an image, as ghcr.io or registry.example.org:5000", validate.Quote(r.Host))
-		} else if first, twice := hosts[r.Host]; twice {
-			c.Add(at+".host", "is %s, the host of registries[%d] as well", validate.Quote(r.Host), first)
 		} else {
-			hosts[r.Host] = i
+			c.registryNamespaces(users, i, r)
 		}
 		c.Text(at+".username", r.Username, 1024)
 		c.Text(at+".password_file", r.PasswordFile, 4095)
@@ -365,6 +363,34 @@ func (c *checks) registries(list []api.RegistrySpec) {
 		if host, _, _ := strings.Cut(r.Mirror, "/"); r.Mirror != "" && (!registryHost(host) || !validate.PlainWord(strings.ReplaceAll(r.Mirror, ":", "")) || strings.HasSuffix(r.Mirror, "/")) {
 			c.Add(at+".mirror", "is %s; write HOST or HOST/PREFIX, as mirror.example.org/hub", validate.Quote(r.Mirror))
 		}
+	}
+}
+
+// registryUsers has which entry a namespace uses for a host. The empty namespace stands for all
+// that no entry names.
+type registryUsers map[[2]string]int
+
+// registryNamespaces checks who uses an entry: a namespace has one entry for a host at most.
+func (c *checks) registryNamespaces(users registryUsers, i int, r *api.RegistrySpec) {
+	at := validate.Index("registries", i)
+	if len(r.Namespaces) == 0 {
+		if first, twice := users[[2]string{r.Host}]; twice {
+			c.Add(at+".host", "is %s, the host of registries[%d] as well, and neither says for which namespaces it is; give one of them namespaces", validate.Quote(r.Host), first)
+			return
+		}
+		users[[2]string{r.Host}] = i
+	}
+	for k, ns := range r.Namespaces {
+		where := validate.Index(at+".namespaces", k)
+		if err := muster.CheckName(ns); err != nil {
+			c.Add(where, "is %s; write the name of a namespace, as web", validate.Quote(ns))
+			continue
+		}
+		if first, twice := users[[2]string{r.Host, ns}]; twice {
+			c.Add(where, "is %s, which registries[%d] names for %s already; a namespace has one entry for a host", validate.Quote(ns), first, validate.Quote(r.Host))
+			continue
+		}
+		users[[2]string{r.Host, ns}] = i
 	}
 }
 

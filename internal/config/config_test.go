@@ -249,6 +249,21 @@ func TestRegistries(t *testing.T) {
 	if p := Validate(&c); len(p) != 1 || p[0].Location != "registries[1].host" {
 		t.Errorf("%v", p)
 	}
+	for _, x := range []struct {
+		list []api.RegistrySpec
+		at   string // where the problem is; empty: none
+	}{
+		{[]api.RegistrySpec{{Host: "a.b", Namespaces: []string{"web", "ml"}}, {Host: "a.b"}, {Host: "a.b", Namespaces: []string{"shop"}}, {Host: "c.d", Namespaces: []string{"web"}}}, ""},
+		{[]api.RegistrySpec{{Host: "a.b", Namespaces: []string{"web"}}, {Host: "a.b", Namespaces: []string{"ml", "web"}}}, "registries[1].namespaces[1]"},
+		{[]api.RegistrySpec{{Host: "a.b", Namespaces: []string{"web", "web"}}}, "registries[0].namespaces[1]"},
+		{[]api.RegistrySpec{{Host: "a.b", Namespaces: []string{"Web"}}}, "registries[0].namespaces[0]"},
+		{[]api.RegistrySpec{{Host: "a.b", Namespaces: []string{""}}}, "registries[0].namespaces[0]"},
+	} {
+		c.Registries = x.list
+		if p := Validate(&c); x.at == "" && len(p) > 0 || x.at != "" && (len(p) != 1 || p[0].Location != x.at) {
+			t.Errorf("%+v: %v", x.list, p)
+		}
+	}
 	c.Registries = []api.RegistrySpec{{Host: "a.b", Username: "u", Password: muster.NewSecret("hunter2")}}
 	b, err := json.Marshal(c)
 	if err != nil || strings.Contains(string(b), "hunter2") || strings.Contains(fmt.Sprintf("%+v %#v", c, c), "hunter2") {

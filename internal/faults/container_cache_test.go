@@ -64,3 +64,41 @@ func TestImageFromTheServersCache(t *testing.T) {
 	h.nothingLeft()
 	h.quiet("registry does not answer, the cached image is used")
 }
+
+// Credentials of a registry that are for one namespace are used for that alone, also when the image is
+// on the node already: with and without the server's cache, and after a restart of server and agent.
+func TestPrivateImageOfANamespace(t *testing.T) {
+	t.Parallel()
+	needContainers(t)
+	for _, cached := range []bool{false, true} {
+		registry := imagetest.NewRegistry(t, imagetest.Token)
+		ref := registry.Push(t, "team/app:1", imagetest.Busybox(t))
+		h := newHost(t, func(c *api.ServerConfig) {
+			if cached {
+				c.ImageCache.Size = 1 << 30
+			}
+		})
+		h.write("password", imagetest.Password+"\n")
+		h.config.Registries = []api.RegistrySpec{{Host: registry.Host, Username: imagetest.User, PasswordFile: h.path("password"), Insecure: true, Namespaces: []string{"web"}},
+			// Plain HTTP is for tests; who has no entry would not even come to the registry.
+			{Host: registry.Host, Insecure: true}}
+		h.start()
+		for round := range 2 {
+			run := h.cli("run", "-n", "web", "--image", ref, "--", "echo", "mine")
+			run.says(0)
+			if run.stdout.String() != "mine\n" {
+				t.Errorf("%q", run.stdout)
+			}
+			other := h.cli("run", "-n", "other", "--image", ref, "--", "echo", "stolen")
+			other.says(1)
+			if strings.Contains(other.stdout.String(), "stolen") || !strings.Contains(other.stderr.String(), ref) {
+				t.Errorf("round %d, cached %v: %q %q", round, cached, other.stdout, other.stderr)
+			}
+			h.stop()
+			h.start()
+		}
+		h.noSecret("web")
+		h.idle()
+		h.nothingLeft()
+	}
+}

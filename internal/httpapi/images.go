@@ -57,7 +57,7 @@ func (a imageHandlers) pullImage(ctx context.Context, in *pullImageIn) (*huma.St
 		return nil, p
 	}
 	ctx, cancel := a.streaming(ctx)
-	progress, err := a.cfg.Operate.Images.Pull(ctx, in.ID, want.Ref)
+	progress, err := a.cfg.Operate.Images.Pull(ctx, in.ID, want)
 	if err != nil {
 		cancel()
 		return nil, err

@@ -105,7 +105,7 @@ func (i *inits) PruneImages(_ context.Context, _ muster.NodeID, all bool) (wire.
 	return wire.Pruned{Freed: 7}, i.err
 }
 
-func (i *inits) PullImage(context.Context, muster.NodeID, string) iter.Seq2[wire.PullProgress, error] {
+func (i *inits) PullImage(context.Context, muster.NodeID, string, muster.Namespace) iter.Seq2[wire.PullProgress, error] {
 	return func(yield func(wire.PullProgress, error) bool) {
 		i.mu.Lock()
 		pulls, at, err := i.pulls, i.pullAt, i.err

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/destinations"
 	"github.com/musterhq/muster/internal/agent/images/source"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -17,10 +18,10 @@ import (
 
 // Grants make the rights by which the server pulls out of its credentials. *registry.Registries does.
 type Grants interface {
-	// Grant is the right to pull one image.
-	Grant(ctx context.Context, ref string) wire.PullGrant
-	// Known reports whether the configuration has the registry of a reference.
-	Known(ref string) bool
+	// Grant is the right to pull one image for a namespace.
+	Grant(ctx context.Context, ref string, ns muster.Namespace) wire.PullGrant
+	// Known reports whether the configuration has the registry of a reference for a namespace.
+	Known(ref string, ns muster.Namespace) bool
 }
 
 // Config of a Finder.
@@ -48,9 +49,15 @@ const (
 type Finder struct {
 	cfg Config
 
-	// mu guards known, the answers by full reference.
+	// mu guards known, the answers by namespace and full reference: what one may read another may not.
 	mu    sync.Mutex
-	known map[string]*answer
+	known map[asked]*answer
+}
+
+// asked is a question: an image, and the namespace whose credentials count.
+type asked struct {
+	ns  muster.Namespace
+	ref string
 }
 
 // answer is what is known of an image. The rest is set when done is closed.
@@ -72,26 +79,28 @@ func New(cfg Config) (*Finder, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Finder{cfg: cfg, known: map[string]*answer{}}, nil
+	return &Finder{cfg: cfg, known: map[asked]*answer{}}, nil
 }
 
 // Architectures are those that an image for Linux is for, sorted, as Go calls them; none if that is not
-// known. All who ask for one image at the same time wait for one answer.
-func (f *Finder) Architectures(ctx context.Context, ref string) []string {
+// known, with the credentials that a namespace has. All who ask for one image at the same time wait for one
+// answer.
+func (f *Finder) Architectures(ctx context.Context, ns muster.Namespace, ref string) []string {
 	r, err := source.Parse(ref)
-	if err != nil || r.Kind != source.FromRegistry || !f.cfg.Grants.Known(ref) {
+	if err != nil || r.Kind != source.FromRegistry || !f.cfg.Grants.Known(ref, ns) {
 		return nil
 	}
+	q := asked{ns, r.Canonical}
 	f.mu.Lock()
-	a := f.known[r.Canonical]
+	a := f.known[q]
 	if a == nil || a.over(f.cfg.Now()) {
 		if len(f.known) >= maxKnown {
 			clear(f.known)
 		}
 		a = &answer{done: make(chan struct{})}
-		f.known[r.Canonical] = a
+		f.known[q] = a
 		// It goes on when the one who asked first leaves: others may be waiting.
-		go f.find(context.WithoutCancel(ctx), r, a)
+		go f.find(context.WithoutCancel(ctx), ns, r, a)
 	}
 	f.mu.Unlock()
 	select {
@@ -113,12 +122,13 @@ func (a *answer) over(now time.Time) bool {
 }
 
 // find finds out an answer.
-func (f *Finder) find(ctx context.Context, r source.Reference, a *answer) {
+func (f *Finder) find(ctx context.Context, ns muster.Namespace, r source.Reference, a *answer) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	defer close(a.done)
 	a.until = f.cfg.Now().Add(fresh)
-	src := source.NewRegistry(r, f.grant, nil, f.cfg.HTTP, nil)
+	grant := func(ctx context.Context, ref string) (source.Grant, error) { return f.grant(ctx, ns, ref) }
+	src := source.NewRegistry(r, grant, nil, f.cfg.HTTP, nil)
 	defer src.Close()
 	doc, err := src.ByTag(ctx)
 	var platforms []source.Platform
@@ -140,8 +150,8 @@ func (f *Finder) find(ctx context.Context, r source.Reference, a *answer) {
 }
 
 // grant asks for the right to read an image.
-func (f *Finder) grant(ctx context.Context, ref string) (source.Grant, error) {
-	g := f.cfg.Grants.Grant(ctx, ref)
+func (f *Finder) grant(ctx context.Context, ns muster.Namespace, ref string) (source.Grant, error) {
+	g := f.cfg.Grants.Grant(ctx, ref, ns)
 	if g.Failure != nil {
 		return source.Grant{}, g.Failure
 	}

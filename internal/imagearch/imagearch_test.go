@@ -21,9 +21,9 @@ import (
 // grants are those of a server that has one registry in its configuration.
 type grants struct{ host string }
 
-func (g grants) Known(ref string) bool { return strings.HasPrefix(ref, g.host+"/") }
+func (g grants) Known(ref string, _ muster.Namespace) bool { return strings.HasPrefix(ref, g.host+"/") }
 
-func (g grants) Grant(_ context.Context, ref string) wire.PullGrant {
+func (g grants) Grant(_ context.Context, ref string, _ muster.Namespace) wire.PullGrant {
 	if strings.Contains(ref, "refused") {
 		return wire.PullGrant{Ref: ref, Failure: &muster.Failure{Class: muster.FailureOutside, Message: "no login"}}
 	}
@@ -74,26 +74,26 @@ func TestArchitectures(t *testing.T) {
 		"riscv64":     reg.Push(t, "other:1", index(t, "linux/riscv64", "windows/arm64")),
 	} {
 		for range 2 {
-			if got := strings.Join(f.Architectures(t.Context(), ref), " "); got != want {
+			if got := strings.Join(f.Architectures(t.Context(), "default", ref), " "); got != want {
 				t.Errorf("%s: %q", ref, got)
 			}
 		}
 	}
 	// What is remembered is not asked for again until it is old.
 	served := len(reg.Served())
-	f.Architectures(t.Context(), reg.Host+"/one:1")
+	f.Architectures(t.Context(), "default", reg.Host+"/one:1")
 	if len(reg.Served()) != served {
 		t.Errorf("asked again: %v", reg.Served()[served:])
 	}
 	reg.Push(t, "one:1", built(t, "arm64"))
 	now = now.Add(fresh)
-	if got := f.Architectures(t.Context(), reg.Host+"/one:1"); !slices.Equal(got, []string{"arm64"}) {
+	if got := f.Architectures(t.Context(), "default", reg.Host+"/one:1"); !slices.Equal(got, []string{"arm64"}) {
 		t.Errorf("%v", got)
 	}
 	// Nobody is asked for what is of no registry of the configuration.
 	served = len(reg.Served())
 	for _, ref := range []string{"localhost:1/x:1", "python:3", "oci-layout:/x", "Not An Image", "", reg.Host + "/refused:1", reg.Host + "/missing:1"} {
-		if got := f.Architectures(t.Context(), ref); got != nil {
+		if got := f.Architectures(t.Context(), "default", ref); got != nil {
 			t.Errorf("%s: %v", ref, got)
 		}
 	}
@@ -115,26 +115,26 @@ func TestARegistryThatIsAway(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if got := f.Architectures(t.Context(), ref); got != nil {
+			if got := f.Architectures(t.Context(), "default", ref); got != nil {
 				t.Errorf("%v", got)
 			}
 		})
 	}
 	all.Wait()
 	reg.Heal()
-	if got := f.Architectures(t.Context(), ref); got != nil {
+	if got := f.Architectures(t.Context(), "default", ref); got != nil {
 		t.Errorf("asked again at once: %v", got)
 	}
 	now = now.Add(unknownFor)
-	if got := f.Architectures(t.Context(), ref); !slices.Equal(got, []string{"amd64"}) {
+	if got := f.Architectures(t.Context(), "default", ref); !slices.Equal(got, []string{"amd64"}) {
 		t.Errorf("%v", got)
 	}
 	// Who leaves gets no answer, and takes it from nobody.
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	now = now.Add(fresh)
-	f.Architectures(gone, ref)
-	if got := f.Architectures(t.Context(), ref); !slices.Equal(got, []string{"amd64"}) {
+	f.Architectures(gone, "default", ref)
+	if got := f.Architectures(t.Context(), "default", ref); !slices.Equal(got, []string{"amd64"}) {
 		t.Errorf("%v", got)
 	}
 }

@@ -22,12 +22,15 @@ import (
 
 // Grants make the rights by which the server pulls out of its credentials. *registry.Registries does.
 type Grants interface {
-	// Grant is the right to pull one image. It may return the same answer again.
-	Grant(ctx context.Context, ref string) wire.PullGrant
+	// Grant is the right to pull one image for a member of a namespace. It may return the same answer
+	// again.
+	Grant(ctx context.Context, ref string, ns muster.Namespace) wire.PullGrant
 	// Refused says that a registry did not accept an authorization.
-	Refused(ref, authorization string)
-	// Known reports whether the configuration has the registry of a reference.
-	Known(ref string) bool
+	Refused(ref string, ns muster.Namespace, authorization string)
+	// Known reports whether the configuration has the registry of a reference for a namespace.
+	Known(ref string, ns muster.Namespace) bool
+	// Scope stands for the credentials that a namespace has for an image. It asks nobody.
+	Scope(ref string, ns muster.Namespace) string
 }
 
 // Config of a Cache. All but those marked optional are needed.
@@ -70,11 +73,11 @@ type Cache struct {
 	store *store
 	// resolving has a turn for each reference that is being resolved; guarded by mu.
 	mu        sync.Mutex
-	resolving map[string]*resolving
-	refs      map[string]*meaning
+	resolving map[pullKey]*resolving
+	refs      map[pullKey]*meaning
 	images    map[imageKey]*image
-	sources   map[string]*source.Registry
-	failed    map[string]failed
+	sources   map[pullKey]*source.Registry
+	failed    map[pullKey]failed
 	// downloads are under way, by blob.
 	downloads map[blobKey]*download
 	// closed: Run has ended, and nothing is downloaded any more.
@@ -86,6 +89,30 @@ type Cache struct {
 	slots   chan struct{}
 
 	stats stats
+}
+
+// pullKey is a reference as it is pulled with some credentials. Whether an image may be pulled, and
+// what failed, is known for one scope only. Bytes are the same in all.
+type pullKey struct{ ref, scope string }
+
+// stored is the name of the key on the disk.
+func (k pullKey) stored() string {
+	if k.scope == "" {
+		return k.ref
+	}
+	return k.ref + " " + k.scope
+}
+
+// pulled is a reference that is pulled for a member of a namespace.
+type pulled struct {
+	source.Reference
+	namespace muster.Namespace
+	key       pullKey
+}
+
+// pulledFor is a reference for a namespace.
+func (c *Cache) pulledFor(r source.Reference, ns muster.Namespace) pulled {
+	return pulled{r, ns, pullKey{r.Canonical, c.cfg.Grants.Scope(r.Canonical, ns)}}
 }
 
 // resolving is the turn to ask for a reference, and how many want it.
@@ -126,8 +153,8 @@ func New(cfg Config) (*Cache, error) {
 		return nil, fmt.Errorf("image cache: %w", err)
 	}
 	c := &Cache{
-		cfg: cfg, store: st, resolving: map[string]*resolving{}, refs: map[string]*meaning{}, images: map[imageKey]*image{},
-		sources: map[string]*source.Registry{}, failed: map[string]failed{}, downloads: map[blobKey]*download{},
+		cfg: cfg, store: st, resolving: map[pullKey]*resolving{}, refs: map[pullKey]*meaning{}, images: map[imageKey]*image{},
+		sources: map[pullKey]*source.Registry{}, failed: map[pullKey]failed{}, downloads: map[blobKey]*download{},
 		slots: make(chan struct{}, downloadsAtOnce),
 	}
 	c.life, c.end = context.WithCancel(context.Background())
@@ -145,22 +172,24 @@ func (c *Cache) Run(ctx context.Context) error {
 	return nil
 }
 
-// Grant is the right to get an image from the cache: the digest by which the server has it. It is a
-// failure if the registry or an earlier download says so. It is not ok if the cache does not serve
-// the image, and the node is to pull it from its registry.
-func (c *Cache) Grant(ctx context.Context, ref string) (g wire.PullGrant, ok bool) {
+// Grant is the right to get an image from the cache for a member of a namespace: the digest by which
+// the server has it. It is a failure if the registry, asked with the credentials of the namespace, or
+// an earlier download says so. It is not ok if the cache does not serve the image, and the node is to
+// pull it from its registry.
+func (c *Cache) Grant(ctx context.Context, ref string, ns muster.Namespace) (g wire.PullGrant, ok bool) {
 	r, err := source.Parse(ref)
-	if err != nil || r.Kind != source.FromRegistry || !c.cfg.Grants.Known(ref) {
+	if err != nil || r.Kind != source.FromRegistry || !c.cfg.Grants.Known(ref, ns) {
 		return g, false
 	}
-	if f := c.failureOf(r.Canonical); f != nil {
+	p := c.pulledFor(r, ns)
+	if f := c.failureOf(p.key); f != nil {
 		return c.without(ref, f)
 	}
-	m, err := c.resolve(ctx, r)
+	m, err := c.resolve(ctx, p)
 	if err != nil {
 		return c.without(ref, failureOf(r.Canonical, err))
 	}
-	return wire.PullGrant{Ref: ref, Digest: m.digest.String(), Until: muster.At(m.asked.Add(c.cfg.Fresh))}, true
+	return wire.PullGrant{Ref: ref, Namespace: ns, Scope: p.key.scope, Digest: m.digest.String(), Until: muster.At(m.asked.Add(c.cfg.Fresh))}, true
 }
 
 // without is the answer when the cache cannot serve an image: the node pulls it by itself if only
@@ -183,46 +212,46 @@ func failureOf(ref string, err error) *muster.Failure {
 }
 
 // failureOf is why an image could not be had a moment ago; nil if nothing is known.
-func (c *Cache) failureOf(ref string) *muster.Failure {
+func (c *Cache) failureOf(k pullKey) *muster.Failure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f, ok := c.failed[ref]
+	f, ok := c.failed[k]
 	if ok && time.Now().After(f.until) {
-		delete(c.failed, ref)
+		delete(c.failed, k)
 		return nil
 	}
 	return f.failure
 }
 
 // fail remembers for a while why an image cannot be had.
-func (c *Cache) fail(ref string, err error, d time.Duration) {
-	f := failed{failureOf(ref, err), time.Now().Add(d)}
+func (c *Cache) fail(k pullKey, err error, d time.Duration) {
+	f := failed{failureOf(k.ref, err), time.Now().Add(d)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.failed) >= maxRefs {
 		clear(c.failed)
 	}
-	c.failed[ref] = f
+	c.failed[k] = f
 }
 
 // source gives the repository of a reference, with the session that it had last.
-func (c *Cache) source(r source.Reference) *source.Registry {
+func (c *Cache) source(p pulled) *source.Registry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	src := c.sources[r.Canonical]
+	src := c.sources[p.key]
 	if src == nil {
 		if len(c.sources) >= maxRefs {
 			clear(c.sources)
 		}
-		src = source.NewRegistry(r, c.granting(), nil, c.cfg.HTTP, nil)
-		c.sources[r.Canonical] = src
+		src = source.NewRegistry(p.Reference, c.granting(p.namespace), nil, c.cfg.HTTP, nil)
+		c.sources[p.key] = src
 	}
 	return src
 }
 
 // granting is how the grants of one source are asked for. One that is asked for again before its
 // end was refused.
-func (c *Cache) granting() func(context.Context, string) (source.Grant, error) {
+func (c *Cache) granting(ns muster.Namespace) func(context.Context, string) (source.Grant, error) {
 	var mu sync.Mutex
 	var last wire.PullGrant
 	return func(ctx context.Context, ref string) (source.Grant, error) {
@@ -230,9 +259,9 @@ func (c *Cache) granting() func(context.Context, string) (source.Grant, error) {
 		before := last
 		mu.Unlock()
 		if before.Authorization != "" && time.Now().Before(before.Until.Std()) {
-			c.cfg.Grants.Refused(ref, before.Authorization)
+			c.cfg.Grants.Refused(ref, ns, before.Authorization)
 		}
-		g := c.cfg.Grants.Grant(ctx, ref)
+		g := c.cfg.Grants.Grant(ctx, ref, ns)
 		if g.Failure != nil {
 			return source.Grant{}, g.Failure
 		}

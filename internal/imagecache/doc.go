@@ -6,7 +6,8 @@
 //
 // Only registries of the configuration are cached: nobody who names an image may send the server to
 // an address of his choice. What was pulled from one repository is served for that repository only,
-// after its registry has shown the image within the configured time: a digest alone opens nothing.
+// after its registry has shown the image within the configured time, and to the credentials of the
+// namespace that asks: a digest alone opens nothing. Bytes are stored once for all namespaces.
 // While the registry does not answer, what is here still serves.
 //
 // It must never serve bytes that have not their digest once they are stored, hold a layer in

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/images/failure"
 	"github.com/musterhq/muster/internal/agent/images/source"
 )
@@ -64,10 +65,10 @@ func parse(ref, image, digest string) (r source.Reference, of imageKey, h v1.Has
 	return r, of, h, err
 }
 
-// Open opens a part of an image that was granted. What is not here is downloaded, once for all that
-// open it, and read while it comes: the end of a blob comes only if it has its digest. The reader
-// waits no longer than ctx.
-func (c *Cache) Open(ctx context.Context, ref, image, digest string) (io.ReadCloser, error) {
+// Open opens a part of an image that was granted for a namespace. What is not here is downloaded,
+// once for all that open it, and read while it comes: the end of a blob comes only if it has its
+// digest. The reader waits no longer than ctx.
+func (c *Cache) Open(ctx context.Context, ref string, ns muster.Namespace, image, digest string) (io.ReadCloser, error) {
 	r, of, h, err := parse(ref, image, digest)
 	if err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func (c *Cache) Open(ctx context.Context, ref, image, digest string) (io.ReadClo
 			c.stats.hit.Add(1)
 			return &served{ReadCloser: f, c: c}, nil
 		}
-		d, mine, err := c.join(r, of, k, p)
+		d, mine, err := c.join(c.pulledFor(r, ns), of, k, p)
 		if err != nil {
 			return nil, err
 		}
@@ -138,7 +139,7 @@ type download struct {
 
 // join returns the download of a blob: that which is under way, or a new one. It goes on when those
 // who asked have left: others will ask, as a node that was lost is replaced.
-func (c *Cache) join(r source.Reference, of imageKey, k blobKey, p v1.Descriptor) (d *download, mine bool, err error) {
+func (c *Cache) join(r pulled, of imageKey, k blobKey, p v1.Descriptor) (d *download, mine bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if d := c.downloads[k]; d != nil {
@@ -159,7 +160,7 @@ func (c *Cache) join(r source.Reference, of imageKey, k blobKey, p v1.Descriptor
 		_ = file.Close()
 		if err != nil && c.life.Err() == nil {
 			c.cfg.Logger.Warn("image not cached: a download failed", "image", r.Canonical, "digest", k.digest, "error", err)
-			c.fail(r.Canonical, err, failedFor)
+			c.fail(r.key, err, failedFor)
 		}
 		c.mu.Lock()
 		delete(c.downloads, k)
@@ -174,7 +175,7 @@ func (c *Cache) join(r source.Reference, of imageKey, k blobKey, p v1.Descriptor
 }
 
 // download brings a blob into its place.
-func (c *Cache) download(d *download, file *os.File, r source.Reference, of imageKey, k blobKey, p v1.Descriptor) error {
+func (c *Cache) download(d *download, file *os.File, r pulled, of imageKey, k blobKey, p v1.Descriptor) error {
 	select {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()

@@ -82,11 +82,11 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 }
 
 // Grant is what a node gets: from the cache or, if that does not serve the image, as without it.
-func (r *rig) Grant(ctx context.Context, ref string) wire.PullGrant {
-	if g, ok := r.Cache.Grant(ctx, ref); ok {
+func (r *rig) Grant(ctx context.Context, ref string, ns muster.Namespace) wire.PullGrant {
+	if g, ok := r.Cache.Grant(ctx, ref, ns); ok {
 		return g
 	}
-	return r.direct.Grant(ctx, ref)
+	return r.direct.Grant(ctx, ref, ns)
 }
 
 // again starts the cache anew on its directory.
@@ -156,7 +156,7 @@ func newNode(t *testing.T, r *rig) *node {
 	n := &node{c: r.Cache, given: map[string]string{}, granted: make(chan struct{}, 1)}
 	dir := t.TempDir()
 	grant := func(ctx context.Context, ref string) (wire.PullGrant, error) {
-		g := r.Grant(ctx, ref)
+		g := r.Grant(ctx, ref, "")
 		if g.Failure != nil {
 			return g, g.Failure
 		}
@@ -207,7 +207,7 @@ func (n *node) open(ctx context.Context, digest string) io.ReadCloser {
 	defer n.mu.Unlock()
 	for ref, image := range n.given {
 		if n.c.Part(ref, image, digest) {
-			if in, err := n.c.Open(ctx, ref, image, digest); err == nil {
+			if in, err := n.c.Open(ctx, ref, "", image, digest); err == nil {
 				return in
 			}
 		}
@@ -217,7 +217,7 @@ func (n *node) open(ctx context.Context, digest string) io.ReadCloser {
 
 func (n *node) pull(t *testing.T, ref string) *images.Image {
 	t.Helper()
-	im, err := n.Open(t.Context(), ref, nil)
+	im, err := n.Open(t.Context(), ref, wire.Puller{}, nil)
 	if err != nil {
 		t.Error(err)
 		return nil
@@ -279,7 +279,7 @@ func TestRegistryIsOutOfOrder(t *testing.T) {
 	if n.direct != 0 || r.Stats().Misses != 0 {
 		t.Errorf("%d requests, %+v", n.direct, r.Stats())
 	}
-	g := r.Grant(t.Context(), other)
+	g := r.Grant(t.Context(), other, "")
 	if g.Failure == nil || g.Failure.Class != muster.FailureOutside || !strings.Contains(g.Failure.Message, r.up.Host) {
 		t.Errorf("%+v %v", g, g.Failure)
 	}
@@ -291,14 +291,14 @@ func TestTagMoves(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Fresh = time.Hour })
 	one, two := layered(t, 100, 1), layered(t, 100, 1)
 	ref := r.up.Push(t, "team/app:1", one)
-	first := r.Grant(t.Context(), ref)
+	first := r.Grant(t.Context(), ref, "")
 	r.up.Push(t, "team/app:1", two)
-	if again := r.Grant(t.Context(), ref); again.Digest != first.Digest || first.Digest == "" {
+	if again := r.Grant(t.Context(), ref, ""); again.Digest != first.Digest || first.Digest == "" {
 		t.Errorf("%+v, %+v", first, again)
 	}
 	r.cfg.Fresh = time.Nanosecond
 	r.again(t)
-	second := r.Grant(t.Context(), ref)
+	second := r.Grant(t.Context(), ref, "")
 	if second.Digest == first.Digest || second.Digest == "" {
 		t.Errorf("%+v, %+v", first, second)
 	}
@@ -309,13 +309,89 @@ func TestTagMoves(t *testing.T) {
 	}
 }
 
+// An image that is here because one namespace may pull it is given to another one only after its
+// registry has shown it to the credentials of that: also after a restart, and while the registry is
+// out of order. The bytes are stored once.
+func TestCacheOfNamespaces(t *testing.T) {
+	var shop, guest api.RegistrySpec
+	r := newRig(t, func(c *Config) { c.Fresh = time.Hour })
+	shop = api.RegistrySpec{Host: r.up.Host, Username: imagetest.User, Password: muster.NewSecret(imagetest.Password), Insecure: true, Namespaces: []string{"shop", "web"}}
+	guest = shop
+	guest.Namespaces, guest.Password = []string{"guest"}, muster.NewSecret("of nobody")
+	same := shop
+	same.Namespaces = []string{"ml"}
+	grants, err := registry.New(registry.Config{Registries: []api.RegistrySpec{shop, guest, same}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.direct, r.cfg.Grants = grants, grants.ForServer()
+	r.again(t)
+	image := layered(t, 1000, 1)
+	ref := r.up.Push(t, "team/app:1", image)
+	g := r.Grant(t.Context(), ref, "shop")
+	if g.Digest == "" || g.Scope == "" || g.Namespace != "shop" {
+		t.Fatalf("%+v", g)
+	}
+	layers, err := image.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, err := layers[0].Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := r.Open(t.Context(), ref, "shop", g.Digest, part.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		t.Error(err)
+	}
+	_ = in.Close()
+	blobs := r.up.Blobs()
+	for range 2 {
+		served := len(r.up.Served())
+		if g := r.Grant(t.Context(), ref, "guest"); g.Failure == nil || g.Digest != "" || g.Authorization != "" {
+			t.Errorf("guest: %+v", g)
+		}
+		// It has no entry: its nodes ask the registry themselves, and have nothing to show there.
+		if g, ok := r.Cache.Grant(t.Context(), ref, "nobody"); ok {
+			t.Errorf("nobody: %+v", g)
+		}
+		if len(r.up.Served()) == served {
+			t.Error("the registry was not asked")
+		}
+		// The same entry, or another one that the registry lets in.
+		for _, ns := range []muster.Namespace{"web", "ml"} {
+			if g := r.Grant(t.Context(), ref, ns); g.Digest == "" || g.Namespace != ns {
+				t.Errorf("%s: %+v", ns, g)
+			}
+		}
+		r.again(t)
+	}
+	if r.Grant(t.Context(), ref, "web").Scope != r.Grant(t.Context(), ref, "shop").Scope || r.Grant(t.Context(), ref, "ml").Scope == r.Grant(t.Context(), ref, "shop").Scope {
+		t.Error("scopes are not those of the entries")
+	}
+	if n := r.up.Blobs(); n != blobs {
+		t.Errorf("%d more blobs were fetched", n-blobs)
+	}
+	r.again(t)
+	r.up.Strike(imagetest.Fault{Times: -1, Status: http.StatusServiceUnavailable})
+	if g := r.Grant(t.Context(), ref, "guest"); g.Failure == nil || g.Digest != "" {
+		t.Errorf("guest, while the registry is out of order: %+v", g)
+	}
+	if g := r.Grant(t.Context(), ref, "shop"); g.Digest == "" {
+		t.Errorf("shop, while the registry is out of order: %+v", g)
+	}
+}
+
 // A blob is served for the repository that it was pulled from, as a part of an image there: the
 // digest of a private layer opens nothing elsewhere.
 func TestPrivateLayer(t *testing.T) {
 	r := newRig(t, nil)
 	image := layered(t, 100, 1)
 	private := r.up.Push(t, "private/app:1", image)
-	g := r.Grant(t.Context(), private)
+	g := r.Grant(t.Context(), private, "")
 	layers, err := image.Layers()
 	if err != nil {
 		t.Fatal(err)
@@ -327,18 +403,18 @@ func TestPrivateLayer(t *testing.T) {
 	read(t, r.Cache, private, g.Digest, layer.String())
 	// An image elsewhere that names it, in a repository that has no such layer.
 	stolen := r.up.Push(t, "public/app:1", layered(t, 100, 1))
-	public := r.Grant(t.Context(), stolen)
+	public := r.Grant(t.Context(), stolen, "")
 	if r.Part(stolen, public.Digest, layer.String()) || r.Part(stolen, g.Digest, layer.String()) {
 		t.Error("a layer is a part of an image that has it not")
 	}
-	if _, err := r.Open(t.Context(), stolen, g.Digest, layer.String()); !errors.Is(err, errNoPart) {
+	if _, err := r.Open(t.Context(), stolen, "", g.Digest, layer.String()); !errors.Is(err, errNoPart) {
 		t.Errorf("%v", err)
 	}
 	// The same bytes of another repository are asked for there, whose registry says whether it has them.
 	copied := r.up.Push(t, "public/copy:1", image)
-	g = r.Grant(t.Context(), copied)
+	g = r.Grant(t.Context(), copied, "")
 	r.up.Strike(imagetest.Fault{Path: "/public/copy/blobs/", Times: -1, Status: http.StatusNotFound, Cut: -1})
-	in, err := r.Open(t.Context(), copied, g.Digest, layer.String())
+	in, err := r.Open(t.Context(), copied, "", g.Digest, layer.String())
 	if err == nil {
 		_, err = io.ReadAll(in)
 		_ = in.Close()
@@ -353,17 +429,17 @@ func TestRightIsTakenAway(t *testing.T) {
 	for _, status := range []int{http.StatusForbidden, http.StatusNotFound} {
 		r := newRig(t, func(c *Config) { c.Fresh = time.Nanosecond })
 		ref := r.up.Push(t, "team/app:1", layered(t, 100, 1))
-		if g := r.Grant(t.Context(), ref); g.Digest == "" {
+		if g := r.Grant(t.Context(), ref, ""); g.Digest == "" {
 			t.Fatalf("%+v %v", g, g.Failure)
 		}
 		r.up.Strike(imagetest.Fault{Path: "/manifests/", Times: -1, Status: status, Cut: -1})
-		if g := r.Grant(t.Context(), ref); g.Failure == nil || g.Failure.Class != muster.FailureUser || g.Digest != "" {
+		if g := r.Grant(t.Context(), ref, ""); g.Failure == nil || g.Failure.Class != muster.FailureUser || g.Digest != "" {
 			t.Errorf("%d: %+v %v", status, g, g.Failure)
 		}
 		// Nor when the registry is out of order after that.
 		r.up.Heal()
 		r.up.Strike(imagetest.Fault{Times: -1, Status: http.StatusBadGateway, Cut: -1})
-		if g := r.Grant(t.Context(), ref); g.Failure == nil || g.Digest != "" {
+		if g := r.Grant(t.Context(), ref, ""); g.Failure == nil || g.Digest != "" {
 			t.Errorf("%d: %+v", status, g)
 		}
 	}
@@ -372,7 +448,7 @@ func TestRightIsTakenAway(t *testing.T) {
 // read reads a part of an image whole.
 func read(t *testing.T, c *Cache, ref, image, digest string) int {
 	t.Helper()
-	in, err := c.Open(t.Context(), ref, image, digest)
+	in, err := c.Open(t.Context(), ref, "", image, digest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,7 +467,7 @@ func read(t *testing.T, c *Cache, ref, image, digest string) int {
 // layersOf grants an image, and returns its digest and those of its layers.
 func layersOf(t *testing.T, r *rig, ref string, image v1.Image) (digest string, layers []string) {
 	t.Helper()
-	g := r.Grant(t.Context(), ref)
+	g := r.Grant(t.Context(), ref, "")
 	if g.Digest == "" {
 		t.Fatalf("%+v %v", g, g.Failure)
 	}
@@ -434,7 +510,7 @@ func TestBytesAreWrong(t *testing.T) {
 	ref := r.up.Push(t, "team/app:1", image)
 	digest, layers := layersOf(t, r, ref, image)
 	r.up.Strike(imagetest.Fault{Path: "/blobs/", Times: -1, Cut: -1, Corrupt: true})
-	in, err := r.Open(t.Context(), ref, digest, layers[0])
+	in, err := r.Open(t.Context(), ref, "", digest, layers[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -443,7 +519,7 @@ func TestBytesAreWrong(t *testing.T) {
 	if !failure.Is(err, muster.FailureOutside) || !strings.Contains(err.Error(), layers[0]) {
 		t.Errorf("%v", err)
 	}
-	if g := r.Grant(t.Context(), ref); g.Failure == nil || g.Failure.Class != muster.FailureOutside || !strings.Contains(g.Failure.Message, ref) {
+	if g := r.Grant(t.Context(), ref, ""); g.Failure == nil || g.Failure.Class != muster.FailureOutside || !strings.Contains(g.Failure.Message, ref) {
 		t.Errorf("%+v %v", g, g.Failure)
 	}
 	testwait.Until(t, "the file is deleted", func() bool { return files(t, r.cfg.Dir, tempPrefix) == 0 })
@@ -471,7 +547,7 @@ func TestNodeGoesInTheMiddle(t *testing.T) {
 	digest, layers := layersOf(t, r, ref, image)
 	r.up.Strike(imagetest.Fault{Path: "/blobs/", Times: 1, Cut: -1, Wait: time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
-	in, err := r.Open(ctx, ref, digest, layers[0])
+	in, err := r.Open(ctx, ref, "", digest, layers[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -529,7 +605,7 @@ func TestSize(t *testing.T) {
 	large := layered(t, 1<<20, 1)
 	ref := r.up.Push(t, "team/large:1", large)
 	digest, of := layersOf(t, r, ref, large)
-	in, err := r.Open(t.Context(), ref, digest, of[0])
+	in, err := r.Open(t.Context(), ref, "", digest, of[0])
 	if err == nil {
 		_, err = io.ReadAll(in)
 		_ = in.Close()
@@ -537,7 +613,7 @@ func TestSize(t *testing.T) {
 	if !failure.Is(err, muster.FailureNode) || !strings.Contains(err.Error(), "image_cache.size") {
 		t.Errorf("%v", err)
 	}
-	if g := r.Grant(t.Context(), ref); g.Failure != nil || g.Digest != "" || g.Authorization == "" {
+	if g := r.Grant(t.Context(), ref, ""); g.Failure != nil || g.Digest != "" || g.Authorization == "" {
 		t.Errorf("%+v %v", g, g.Failure)
 	}
 }
@@ -608,9 +684,9 @@ type rotating struct {
 	refused int
 }
 
-func (g *rotating) Refused(ref, authorization string) {
+func (g *rotating) Refused(ref string, ns muster.Namespace, authorization string) {
 	g.refused++
-	g.Grants.Refused(ref, authorization)
+	g.Grants.Refused(ref, ns, authorization)
 }
 
 // What is not of a registry of the configuration is not asked for, whatever it is.
@@ -620,7 +696,7 @@ func TestOnlyRegistriesOfTheConfiguration(t *testing.T) {
 	ref := stranger.Push(t, "team/app:1", layered(t, 100, 1))
 	pushed := len(stranger.Served())
 	for _, ref := range []string{ref, "oci:/images/app", "docker-archive:/a.tar", "loaded:web@sha256:0", "Not A Name", ""} {
-		if g := r.Grant(t.Context(), ref); g != (wire.PullGrant{Ref: ref}) {
+		if g := r.Grant(t.Context(), ref, ""); g != (wire.PullGrant{Ref: ref}) {
 			t.Errorf("%q: %+v", ref, g)
 		}
 	}
@@ -642,7 +718,7 @@ func TestMemoryIsFlat(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			in, err := r.Open(t.Context(), ref, digest, layers[0])
+			in, err := r.Open(t.Context(), ref, "", digest, layers[0])
 			if err != nil {
 				t.Error(err)
 				return

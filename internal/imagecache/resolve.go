@@ -44,16 +44,16 @@ func repoOf(canonical string) string {
 // resolve finds out what a reference means, and has its manifest here. The registry is asked once
 // for all who want to know, and not again within Fresh. If it is out of order, the reference means
 // what it meant.
-func (c *Cache) resolve(ctx context.Context, r source.Reference) (meaning, error) {
+func (c *Cache) resolve(ctx context.Context, r pulled) (meaning, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, resolveTimeout, failure.Outside("its registry does not answer"))
 	defer cancel()
-	t := c.want(r.Canonical)
-	defer c.unwant(r.Canonical, t)
+	t := c.want(r.key)
+	defer c.unwant(r.key, t)
 	if err := t.turn.Take(ctx); err != nil {
 		return meaning{}, err
 	}
 	defer t.turn.Leave()
-	if f := c.failureOf(r.Canonical); f != nil {
+	if f := c.failureOf(r.key); f != nil {
 		return meaning{}, f
 	}
 	known, err := c.recall(ctx, r)
@@ -72,7 +72,7 @@ func (c *Cache) resolve(ctx context.Context, r source.Reference) (meaning, error
 		c.cfg.Logger.Warn("registry does not answer, the cached image is used", "image", r.Canonical, "digest", known.digest, "error", err)
 		stale := &meaning{known.digest, time.Now().Add(staleFor - c.cfg.Fresh)}
 		c.mu.Lock()
-		c.refs[r.Canonical] = stale
+		c.refs[r.key] = stale
 		c.mu.Unlock()
 		return *stale, nil
 	case failure.Is(err, muster.FailureUser):
@@ -80,41 +80,41 @@ func (c *Cache) resolve(ctx context.Context, r source.Reference) (meaning, error
 		c.forget(r)
 	case failure.Is(err, muster.FailureOutside) && ctx.Err() == nil:
 		// Those who wait for the turn need not ask as well.
-		c.fail(r.Canonical, err, answersFor)
+		c.fail(r.key, err, answersFor)
 	}
 	return meaning{}, err
 }
 
 // want and unwant count who waits for the turn of a reference.
-func (c *Cache) want(ref string) *resolving {
+func (c *Cache) want(k pullKey) *resolving {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.resolving[ref]
+	t := c.resolving[k]
 	if t == nil {
 		t = &resolving{turn: wait.NewTurn()}
-		c.resolving[ref] = t
+		c.resolving[k] = t
 	}
 	t.want++
 	return t
 }
 
-func (c *Cache) unwant(ref string, t *resolving) {
+func (c *Cache) unwant(k pullKey, t *resolving) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t.want--; t.want == 0 {
-		delete(c.resolving, ref)
+		delete(c.resolving, k)
 	}
 }
 
 // recall is what a reference meant when its registry was asked last, if that image's manifest is
 // still here; else nil. After a start the time of that is not known.
-func (c *Cache) recall(ctx context.Context, r source.Reference) (*meaning, error) {
+func (c *Cache) recall(ctx context.Context, r pulled) (*meaning, error) {
 	c.mu.Lock()
-	known := c.refs[r.Canonical]
+	known := c.refs[r.key]
 	c.mu.Unlock()
 	repo := repoOf(r.Canonical)
 	if known == nil {
-		digest, ok := c.store.ref(repo, r.Canonical)
+		digest, ok := c.store.ref(repo, r.key.stored())
 		if !ok {
 			return nil, nil
 		}
@@ -127,7 +127,7 @@ func (c *Cache) recall(ctx context.Context, r source.Reference) (*meaning, error
 }
 
 // ask asks the registry, and gets the manifest unless it is here.
-func (c *Cache) ask(ctx context.Context, r source.Reference) (*meaning, error) {
+func (c *Cache) ask(ctx context.Context, r pulled) (*meaning, error) {
 	src, repo, now := c.source(r), repoOf(r.Canonical), time.Now()
 	digest, ok, err := src.Head(ctx)
 	// Some registries know no HEAD, or do not say the digest. Then the manifest itself tells.
@@ -153,25 +153,25 @@ func (c *Cache) ask(ctx context.Context, r source.Reference) (*meaning, error) {
 }
 
 // remember keeps what a reference means, for starts when its registry does not answer too.
-func (c *Cache) remember(r source.Reference, m *meaning) error {
+func (c *Cache) remember(r pulled, m *meaning) error {
 	c.mu.Lock()
 	if len(c.refs) >= maxRefs {
 		clear(c.refs)
 	}
-	was := c.refs[r.Canonical]
-	c.refs[r.Canonical] = m
+	was := c.refs[r.key]
+	c.refs[r.key] = m
 	c.mu.Unlock()
 	if was != nil && was.digest == m.digest {
 		return nil
 	}
-	return c.store.setRef(repoOf(r.Canonical), r.Canonical, m.digest)
+	return c.store.setRef(repoOf(r.Canonical), r.key.stored(), m.digest)
 }
 
-func (c *Cache) forget(r source.Reference) {
+func (c *Cache) forget(r pulled) {
 	c.mu.Lock()
-	delete(c.refs, r.Canonical)
+	delete(c.refs, r.key)
 	c.mu.Unlock()
-	c.store.dropRef(repoOf(r.Canonical), r.Canonical)
+	c.store.dropRef(repoOf(r.Canonical), r.key.stored())
 }
 
 // learn reads a manifest or index that is here, and those that it names and that are here, for what

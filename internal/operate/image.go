@@ -49,18 +49,22 @@ func (s *Images) List(ctx context.Context, node string) (*api.ImageList, error) 
 	return out, nil
 }
 
-// Pull pulls an image to a node, ahead of its use. The last progress has the digest, or a problem
-// if the image cannot be pulled. An error of the sequence is the way to the node's, and ends it.
-func (s *Images) Pull(ctx context.Context, node, ref string) (iter.Seq2[api.ImageProgress, error], error) {
-	if ref == "" || len(ref) > 1024 {
+// Pull pulls an image to a node, ahead of its use, with the credentials of a namespace if one is
+// named. The last progress has the digest, or a problem if the image cannot be pulled. An error of
+// the sequence is the way to the node's, and ends it.
+func (s *Images) Pull(ctx context.Context, node string, want api.ImagePull) (iter.Seq2[api.ImageProgress, error], error) {
+	if ref := want.Ref; ref == "" || len(ref) > 1024 {
 		return nil, problem.Invalid("body.ref", "is %q; name an image, as python:3.13", problem.Clip(ref))
+	}
+	if ns := want.Namespace; ns != "" && muster.CheckName(ns) != nil {
+		return nil, problem.Invalid("body.namespace", "is %q; name a namespace, as web", problem.Clip(ns))
 	}
 	id, l, err := s.reach(node)
 	if err != nil {
 		return nil, err
 	}
 	return func(yield func(api.ImageProgress, error) bool) {
-		for p, err := range l.PullImage(ctx, id, ref) {
+		for p, err := range l.PullImage(ctx, id, want.Ref, muster.Namespace(want.Namespace)) {
 			line := api.ImageProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone, Digest: p.Digest}
 			if err == nil && p.Failure != nil {
 				line.Problem = &imageProblem(p).Problem

@@ -52,7 +52,7 @@ func (Idle) Unblock(muster.PoolName) int                     { return 0 }
 // unavailable.
 type Link interface {
 	Images(ctx context.Context, id muster.NodeID) (wire.ImageList, error)
-	PullImage(ctx context.Context, id muster.NodeID, ref string) iter.Seq2[wire.PullProgress, error]
+	PullImage(ctx context.Context, id muster.NodeID, ref string, ns muster.Namespace) iter.Seq2[wire.PullProgress, error]
 	PruneImages(ctx context.Context, id muster.NodeID, all bool) (wire.Pruned, error)
 }
 

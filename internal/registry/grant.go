@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -32,20 +33,25 @@ type Config struct {
 
 // Registries makes grants. All methods may be called at once.
 type Registries struct {
-	known map[string]*known // by host, as images name it
+	hosts map[string]*entries // by host, as images name it
 	http  http.RoundTripper
 	log   *slog.Logger
 
 	mu sync.Mutex
-	// recent are grants that may be given again, making those on their way; by reference.
-	recent map[string]recent
-	making map[string]*making
+	// recent are grants that may be given again, making those on their way.
+	recent map[grantKey]recent
+	making map[grantKey]*making
 }
 
-// known is a registry of the configuration.
+// grantKey is what a grant depends on: the reference, and the credentials that stand behind it.
+type grantKey struct{ ref, scope string }
+
+// known is an entry of the configuration: a registry, for all namespaces or for some.
 type known struct {
 	spec api.RegistrySpec
 	host string
+	// scope stands for its credentials; see Scope.
+	scope string
 	// session has the login of the entry's identity; nil if it names none.
 	session *session
 }
@@ -80,7 +86,7 @@ const (
 
 // New makes one; it speaks to nobody before Grant.
 func New(c Config) (*Registries, error) {
-	r := &Registries{known: map[string]*known{}, http: c.Transport, log: c.Logger, recent: map[string]recent{}, making: map[string]*making{}}
+	r := &Registries{hosts: map[string]*entries{}, http: c.Transport, log: c.Logger, recent: map[grantKey]recent{}, making: map[grantKey]*making{}}
 	r.log = cmp.Or(r.log, slog.New(slog.DiscardHandler))
 	if r.http == nil {
 		r.http = newTransport()
@@ -92,14 +98,16 @@ func New(c Config) (*Registries, error) {
 			return nil, fmt.Errorf("registry %s: %w", k.spec.Host, err)
 		}
 		// Docker's has three names.
-		k.host = strings.ToLower(reg.RegistryStr())
-		if r.known[k.host] != nil {
-			return nil, fmt.Errorf("registry %s: is the same as %s", k.spec.Host, r.known[k.host].spec.Host)
+		k.host, k.scope = strings.ToLower(reg.RegistryStr()), scopeOf(&k.spec)
+		if r.hosts[k.host] == nil {
+			r.hosts[k.host] = &entries{of: map[muster.Namespace]*known{}}
+		}
+		if err := r.hosts[k.host].add(k); err != nil {
+			return nil, err
 		}
 		if k.session, err = openSession(&k.spec, c.OpenIdentity); err != nil {
 			return nil, err
 		}
-		r.known[k.host] = k
 	}
 	return r, nil
 }
@@ -107,13 +115,25 @@ func New(c Config) (*Registries, error) {
 // ForServer makes the rights by which the server itself pulls: passwords that are not for nodes count
 // too. Logins of identities are shared with r.
 func (r *Registries) ForServer() *Registries {
-	out := &Registries{known: map[string]*known{}, http: r.http, log: r.log, recent: map[string]recent{}, making: map[string]*making{}}
-	for host, k := range r.known {
-		own := *k
-		own.spec.SendCredentials = own.spec.Username != ""
-		out.known[host] = &own
+	out := &Registries{hosts: map[string]*entries{}, http: r.http, log: r.log, recent: map[grantKey]recent{}, making: map[grantKey]*making{}}
+	for host, e := range r.hosts {
+		own := &entries{of: map[muster.Namespace]*known{}}
+		for ns, k := range e.of {
+			own.of[ns] = k.forServer()
+		}
+		if e.rest != nil {
+			own.rest = e.rest.forServer()
+		}
+		out.hosts[host] = own
 	}
 	return out
+}
+
+// forServer is an entry whose password counts although it is not for nodes.
+func (k *known) forServer() *known {
+	own := *k
+	own.spec.SendCredentials = own.spec.Username != ""
+	return &own
 }
 
 // openSession opens the identity of an entry; nil if it names none.
@@ -138,21 +158,29 @@ func newTransport() *http.Transport {
 	return t
 }
 
-// Grant is the right to pull one image, or with Failure set why there is none.
-// A grant is made once for all who ask at the same time, and given again while it lasts.
-func (r *Registries) Grant(ctx context.Context, ref string) wire.PullGrant {
+// Grant is the right to pull one image for a member of a namespace, or with Failure set why there
+// is none. The empty namespace has the entries that name none. A grant is made once for all who ask
+// at the same time and have the same credentials, and given again while it lasts.
+func (r *Registries) Grant(ctx context.Context, ref string, ns muster.Namespace) wire.PullGrant {
+	g := r.grantFor(ctx, grantKey{ref, r.Scope(ref, ns)}, ns)
+	g.Namespace = ns
+	return g
+}
+
+func (r *Registries) grantFor(ctx context.Context, key grantKey, ns muster.Namespace) wire.PullGrant {
+	ref := key.ref
 	for {
 		r.mu.Lock()
-		if g, ok := r.recent[ref]; ok && time.Until(g.Until.Std()) > anew {
+		if g, ok := r.recent[key]; ok && time.Until(g.Until.Std()) > anew {
 			r.mu.Unlock()
 			return g.PullGrant
 		}
-		m := r.making[ref]
+		m := r.making[key]
 		if m == nil {
 			m = &making{done: make(chan struct{})}
-			r.making[ref] = m
+			r.making[key] = m
 			r.mu.Unlock()
-			r.finish(ctx, ref, m)
+			r.finish(ctx, key, ns, m)
 			return m.grant
 		}
 		r.mu.Unlock()
@@ -168,46 +196,47 @@ func (r *Registries) Grant(ctx context.Context, ref string) wire.PullGrant {
 }
 
 // finish makes a grant for everybody who waits for it.
-func (r *Registries) finish(ctx context.Context, ref string, m *making) {
+func (r *Registries) finish(ctx context.Context, key grantKey, ns muster.Namespace, m *making) {
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	g, err := r.grant(bounded, ref)
-	g.Ref = ref
+	g, err := r.grant(bounded, key.ref, ns)
 	if err != nil {
-		g = wire.PullGrant{Ref: ref, Failure: failureOf(ref, err)}
+		g = wire.PullGrant{Failure: failureOf(key.ref, err)}
 	}
+	g.Ref, g.Scope = key.ref, key.scope
 	m.grant, m.off = g, ctx.Err() != nil
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.making, ref)
+	delete(r.making, key)
 	if err == nil && g.Until != 0 {
-		r.rememberLocked(g)
+		r.rememberLocked(key, g)
 	}
 	close(m.done)
 }
 
-func (r *Registries) rememberLocked(g wire.PullGrant) {
+func (r *Registries) rememberLocked(key grantKey, g wire.PullGrant) {
 	if len(r.recent) >= maxRecent {
 		now := time.Now()
-		for ref, old := range r.recent {
+		for key, old := range r.recent {
 			if old.Until.Std().Before(now) {
-				delete(r.recent, ref)
+				delete(r.recent, key)
 			}
 		}
 	}
 	if len(r.recent) < maxRecent {
-		r.recent[g.Ref] = recent{g, time.Now()}
+		r.recent[key] = recent{g, time.Now()}
 	}
 }
 
 // Refused takes in that a node asks again for what it was given this authorization
 // for. If it would be given again, it is made anew.
-func (r *Registries) Refused(ref, authorization string) {
+func (r *Registries) Refused(ref string, ns muster.Namespace, authorization string) {
+	key := grantKey{ref, r.Scope(ref, ns)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if g, ok := r.recent[ref]; ok && g.Authorization == authorization && time.Since(g.made) >= youngest {
-		delete(r.recent, ref)
-		if k := r.knownOf(ref); k != nil && k.session != nil {
+	if g, ok := r.recent[key]; ok && g.Authorization == authorization && time.Since(g.made) >= youngest {
+		delete(r.recent, key)
+		if k := r.knownOf(ref, ns); k != nil && k.session != nil {
 			k.session.stale.Store(true)
 		}
 	}
@@ -224,34 +253,34 @@ func (r *Registries) FullName(ref string) string {
 }
 
 // grant makes one. An error is a *muster.Failure, or of a registry or the way to it.
-func (r *Registries) grant(ctx context.Context, ref string) (wire.PullGrant, error) {
+func (r *Registries) grant(ctx context.Context, ref string, ns muster.Namespace) (wire.PullGrant, error) {
 	from, err := name.ParseReference(ref)
 	if err != nil {
 		// Not of a registry, or malformed: the node says which.
 		return wire.PullGrant{}, nil
 	}
-	k := r.known[host(from)]
+	k := r.entry(host(from), ns)
 	if k == nil {
 		return wire.PullGrant{}, nil
 	}
 	if k.spec.Mirror != "" {
-		if g, ok := r.mirrored(ctx, k, from); ok {
+		if g, ok := r.mirrored(ctx, k, from, ns); ok {
 			return g, nil
 		}
 	}
 	return r.authorize(ctx, k, from)
 }
 
-// Known reports whether the configuration has the registry of a reference.
-func (r *Registries) Known(ref string) bool { return r.knownOf(ref) != nil }
+// Known reports whether the configuration has the registry of a reference for a namespace.
+func (r *Registries) Known(ref string, ns muster.Namespace) bool { return r.knownOf(ref, ns) != nil }
 
-// knownOf is the registry of a reference, if the configuration has it; else nil.
-func (r *Registries) knownOf(ref string) *known {
+// knownOf is the entry that a namespace has for the registry of a reference; nil if it has none.
+func (r *Registries) knownOf(ref string, ns muster.Namespace) *known {
 	n, err := name.ParseReference(ref)
 	if err != nil {
 		return nil
 	}
-	return r.known[host(n)]
+	return r.entry(host(n), ns)
 }
 
 func host(ref name.Reference) string { return strings.ToLower(ref.Context().RegistryStr()) }

@@ -156,14 +156,14 @@ func TestIdentityAtBasic(t *testing.T) {
 	s.push(t, "team/app:v1")
 	c := &cloud{lasts: 12 * time.Hour, login: func(int) Login { return Login{Username: user, Password: muster.NewSecret(password)} }}
 	r := identified(t, s, c, api.IdentityECR)
-	g := r.Grant(t.Context(), s.host+"/team/app:v1")
+	g := r.Grant(t.Context(), s.host+"/team/app:v1", "")
 	if want := "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)); g.Failure != nil || g.Authorization != want {
 		t.Fatalf("%+v %v", g, g.Failure)
 	}
 	if left := time.Until(g.Until.Std()); left > passwordFor || left < passwordFor-time.Minute {
 		t.Errorf("lasts %s", left)
 	}
-	r.Grant(t.Context(), s.host+"/team/app@sha256:"+strings.Repeat("0", 64))
+	r.Grant(t.Context(), s.host+"/team/app@sha256:"+strings.Repeat("0", 64), "")
 	c.wants(t, 1)
 }
 
@@ -172,13 +172,13 @@ func TestIdentityAtBearer(t *testing.T) {
 	s := newStand(t, "bearer")
 	s.push(t, "team/app:v1")
 	c := &cloud{lasts: time.Hour, login: func(int) Login { return Login{Username: user, Password: muster.NewSecret(password)} }}
-	g := identified(t, s, c, api.IdentityGCP).Grant(t.Context(), s.host+"/team/app:v1")
+	g := identified(t, s, c, api.IdentityGCP).Grant(t.Context(), s.host+"/team/app:v1", "")
 	if g.Failure != nil || g.Authorization != "Bearer token-for-repository:team/app:pull" {
 		t.Fatalf("%+v %v", g, g.Failure)
 	}
 	// A refresh token goes to the token server as OAuth 2 has it.
 	c.login = func(int) Login { return Login{Refresh: muster.NewSecret("refresh-of-the-test")} }
-	if g = identified(t, s, c, api.IdentityAzure).Grant(t.Context(), s.host+"/team/app:v1"); g.Failure != nil || g.Authorization != "Bearer token-for-refresh" {
+	if g = identified(t, s, c, api.IdentityAzure).Grant(t.Context(), s.host+"/team/app:v1", ""); g.Failure != nil || g.Authorization != "Bearer token-for-refresh" {
 		t.Fatalf("%+v %v", g, g.Failure)
 	}
 }
@@ -201,11 +201,11 @@ func TestIdentityIsDenied(t *testing.T) {
 	}
 	ref := s.host + "/team/app:v1"
 	// What is not there, and what may not be seen, are one answer.
-	says(identified(t, s, c, api.IdentityGCP).Grant(t.Context(), ref), muster.FailureUser, "role puller", "roles/artifactregistry.reader")
+	says(identified(t, s, c, api.IdentityGCP).Grant(t.Context(), ref, ""), muster.FailureUser, "role puller", "roles/artifactregistry.reader")
 	c.fails = NoAccess("registry %s: role puller has no right to ecr:GetAuthorizationToken", s.host)
-	says(identified(t, s, c, api.IdentityECR).Grant(t.Context(), ref), muster.FailureUser, "role puller", "ecr:GetAuthorizationToken")
+	says(identified(t, s, c, api.IdentityECR).Grant(t.Context(), ref, ""), muster.FailureUser, "role puller", "ecr:GetAuthorizationToken")
 	c.fails = Outside("registry %s: throttled", s.host)
-	says(identified(t, s, c, api.IdentityECR).Grant(t.Context(), ref), muster.FailureOutside, "throttled")
+	says(identified(t, s, c, api.IdentityECR).Grant(t.Context(), ref, ""), muster.FailureOutside, "throttled")
 }
 
 // A login that was taken back before its end is replaced in the grant that meets it, and when a
@@ -217,28 +217,28 @@ func TestLoginIsRotated(t *testing.T) {
 		return Login{Username: user, Password: muster.NewSecret([]string{"", "old", password}[n])}
 	}}
 	r := identified(t, s, c, api.IdentityECR)
-	k := r.known[s.host]
+	k := r.entry(s.host, "")
 	if _, err := k.session.get(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// It is young: the registry is believed, and the cloud not asked again.
-	if g := r.Grant(t.Context(), s.host+"/team/app:v1"); g.Failure == nil || g.Failure.Class != muster.FailureUser {
+	if g := r.Grant(t.Context(), s.host+"/team/app:v1", ""); g.Failure == nil || g.Failure.Class != muster.FailureUser {
 		t.Errorf("%+v", g)
 	}
 	c.wants(t, 1)
 	k.session.made = time.Now().Add(-youngest)
-	g := r.Grant(t.Context(), s.host+"/team/app:v1")
+	g := r.Grant(t.Context(), s.host+"/team/app:v1", "")
 	if g.Failure != nil || !strings.HasPrefix(g.Authorization, "Basic ") {
 		t.Errorf("%+v %v", g, g.Failure)
 	}
 	c.wants(t, 2)
 	// The node says that it is refused.
 	r.mu.Lock()
-	kept := r.recent[g.Ref]
+	kept := r.recent[grantKey{ref: g.Ref}]
 	kept.made = time.Now().Add(-youngest)
-	r.recent[g.Ref] = kept
+	r.recent[grantKey{ref: g.Ref}] = kept
 	r.mu.Unlock()
-	r.Refused(g.Ref, g.Authorization)
+	r.Refused(g.Ref, "", g.Authorization)
 	if !k.session.stale.Load() {
 		t.Error("the login of a refused grant is not looked at again")
 	}

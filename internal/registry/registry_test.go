@@ -174,7 +174,7 @@ func TestBearer(t *testing.T) {
 	r := newRig(t, s.spec())
 	ref := s.host + "/team/app:v1"
 	began := time.Now()
-	g := r.Grant(t.Context(), ref)
+	g := r.Grant(t.Context(), ref, "")
 	if g.Failure != nil || g.Ref != ref || g.Authorization != "Bearer token-for-repository:team/app:pull" || g.Pull != "" || g.Insecure {
 		t.Fatalf("%+v %v", g, g.Failure)
 	}
@@ -185,10 +185,10 @@ func TestBearer(t *testing.T) {
 		t.Errorf("%q", asks)
 	}
 	// Given again while it lasts; another repository's is another one.
-	if again := r.Grant(t.Context(), ref); again != g || len(s.asked()) != 1 {
+	if again := r.Grant(t.Context(), ref, ""); again != g || len(s.asked()) != 1 {
 		t.Errorf("%+v, %q", again, s.asked())
 	}
-	if g := r.Grant(t.Context(), s.host+"/other@sha256:"+strings.Repeat("0", 64)); g.Authorization != "Bearer token-for-repository:other:pull" {
+	if g := r.Grant(t.Context(), s.host+"/other@sha256:"+strings.Repeat("0", 64), ""); g.Authorization != "Bearer token-for-repository:other:pull" {
 		t.Errorf("%+v", g)
 	}
 	for token, lasts := range map[string]time.Duration{
@@ -197,7 +197,7 @@ func TestBearer(t *testing.T) {
 		s.token.Store(token)
 		for range 2 {
 			// It ends soon, so there is a new one each time.
-			g := r.Grant(t.Context(), s.host+"/short")
+			g := r.Grant(t.Context(), s.host+"/short", "")
 			if left := time.Until(g.Until.Std()); g.Authorization != "Bearer a" || left > lasts || left < lasts-20*time.Second {
 				t.Errorf("%s: %+v %s", token, g, left)
 			}
@@ -210,24 +210,24 @@ func TestRefused(t *testing.T) {
 	s := newStand(t, "bearer")
 	r := newRig(t, s.spec())
 	ref := s.host + "/a"
-	g := r.Grant(t.Context(), ref)
-	r.Refused(ref, g.Authorization)
-	if again := r.Grant(t.Context(), ref); again != g || len(s.asked()) != 1 {
+	g := r.Grant(t.Context(), ref, "")
+	r.Refused(ref, "", g.Authorization)
+	if again := r.Grant(t.Context(), ref, ""); again != g || len(s.asked()) != 1 {
 		t.Errorf("as it was made just now: %+v, %q", again, s.asked())
 	}
 	r.mu.Lock()
-	old := r.recent[ref]
+	old := r.recent[grantKey{ref: ref}]
 	old.made = old.made.Add(-youngest)
-	r.recent[ref] = old
+	r.recent[grantKey{ref: ref}] = old
 	r.mu.Unlock()
 	s.token.Store(`{"token":"another","expires_in":300}`)
-	r.Refused(ref, "Bearer of-before")
-	r.Refused(s.host+"/b", g.Authorization)
-	if again := r.Grant(t.Context(), ref); again != g || len(s.asked()) != 1 {
+	r.Refused(ref, "", "Bearer of-before")
+	r.Refused(s.host+"/b", "", g.Authorization)
+	if again := r.Grant(t.Context(), ref, ""); again != g || len(s.asked()) != 1 {
 		t.Errorf("as another one was refused: %+v, %q", again, s.asked())
 	}
-	r.Refused(ref, g.Authorization)
-	if again := r.Grant(t.Context(), ref); again.Authorization != "Bearer another" || len(s.asked()) != 2 {
+	r.Refused(ref, "", g.Authorization)
+	if again := r.Grant(t.Context(), ref, ""); again.Authorization != "Bearer another" || len(s.asked()) != 2 {
 		t.Errorf("%+v, %q", again, s.asked())
 	}
 }
@@ -261,31 +261,31 @@ func TestPasswordFile(t *testing.T) {
 	spec := s.spec()
 	spec.Password, spec.PasswordFile = muster.Secret{}, filepath.Join(t.TempDir(), "password")
 	r := newRig(t, spec)
-	if g := r.Grant(t.Context(), s.host+"/a"); g.Failure == nil || g.Failure.Class != muster.FailureOutside || !strings.Contains(g.Failure.Message, spec.PasswordFile) {
+	if g := r.Grant(t.Context(), s.host+"/a", ""); g.Failure == nil || g.Failure.Class != muster.FailureOutside || !strings.Contains(g.Failure.Message, spec.PasswordFile) {
 		t.Errorf("%+v", g.Failure)
 	}
 	if err := os.WriteFile(spec.PasswordFile, []byte(password+"\r\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if g := r.Grant(t.Context(), s.host+"/a"); g.Failure != nil || g.Authorization == "" {
+	if g := r.Grant(t.Context(), s.host+"/a", ""); g.Failure != nil || g.Authorization == "" {
 		t.Errorf("%+v %v", g, g.Failure)
 	}
 }
 
 func TestBasic(t *testing.T) {
 	s := newStand(t, "basic")
-	g := newRig(t, s.spec()).Grant(t.Context(), s.host+"/a")
+	g := newRig(t, s.spec()).Grant(t.Context(), s.host+"/a", "")
 	if g.Failure == nil || g.Failure.Class != muster.FailureUser || g.Failure.Reason != muster.ReasonImageNotFound ||
 		!strings.Contains(g.Failure.Message, "send_credentials: true") || !strings.Contains(g.Failure.Message, s.host) || g.Authorization != "" {
 		t.Fatalf("%+v %v", g, g.Failure)
 	}
 	spec := s.spec()
 	spec.SendCredentials = true
-	g = newRig(t, spec).Grant(t.Context(), s.host+"/a")
+	g = newRig(t, spec).Grant(t.Context(), s.host+"/a", "")
 	if want := "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)); g.Failure != nil || g.Authorization != want || g.Until == 0 {
 		t.Errorf("%+v %v", g, g.Failure)
 	}
-	if forServer := newRig(t, s.spec()).ForServer().Grant(t.Context(), s.host+"/a"); forServer.Authorization != g.Authorization {
+	if forServer := newRig(t, s.spec()).ForServer().Grant(t.Context(), s.host+"/a", ""); forServer.Authorization != g.Authorization {
 		t.Errorf("for the server: %+v %v", forServer, forServer.Failure)
 	}
 	if left := time.Until(g.Until.Std()); left > 5*time.Minute {
@@ -296,17 +296,17 @@ func TestBasic(t *testing.T) {
 func TestNothingToGrant(t *testing.T) {
 	open, bearer := newStand(t, "open"), newStand(t, "bearer")
 	r := newRig(t, open.spec(), api.RegistrySpec{Host: bearer.host, Insecure: true})
-	if g := r.Grant(t.Context(), open.host+"/a"); !none(g, open.host+"/a") {
+	if g := r.Grant(t.Context(), open.host+"/a", ""); !none(g, open.host+"/a") {
 		t.Errorf("%+v", g)
 	}
 	// Without credentials the node asks by itself, for registries of the configuration and for all others; for
 	// those the server asks nobody, whatever address a user writes.
-	if g := r.Grant(t.Context(), bearer.host+"/a"); g != (wire.PullGrant{Ref: bearer.host + "/a", Insecure: true}) || bearer.pings.Load() != 0 {
+	if g := r.Grant(t.Context(), bearer.host+"/a", ""); g != (wire.PullGrant{Ref: bearer.host + "/a", Insecure: true}) || bearer.pings.Load() != 0 {
 		t.Errorf("%+v", g)
 	}
 	stranger := newStand(t, "bearer")
 	for _, ref := range []string{stranger.host + "/a", "busybox", "oci:/dir", "docker-archive:/f.tar", "Not A Name", "", "a@sha256:0", strings.Repeat("x", 2000)} {
-		if g := r.Grant(t.Context(), ref); !none(g, ref) {
+		if g := r.Grant(t.Context(), ref, ""); !none(g, ref) {
 			t.Errorf("%q: %+v %v", ref, g, g.Failure)
 		}
 	}
@@ -326,7 +326,7 @@ func TestFailures(t *testing.T) {
 	}
 	wrong := s.spec()
 	wrong.Password = muster.NewSecret("wrong-" + password)
-	check(newRig(t, wrong).Grant(t.Context(), s.host+"/a"), muster.FailureUser, muster.ReasonImageNotFound, "credentials under registries")
+	check(newRig(t, wrong).Grant(t.Context(), s.host+"/a", ""), muster.FailureUser, muster.ReasonImageNotFound, "credentials under registries")
 	r := newRig(t, s.spec())
 	for status, class := range map[int64]muster.FailureClass{
 		403: muster.FailureUser, 404: muster.FailureUser, 500: muster.FailureOutside, 503: muster.FailureOutside, 429: muster.FailureOutside,
@@ -336,24 +336,24 @@ func TestFailures(t *testing.T) {
 		if class == muster.FailureUser {
 			reason = muster.ReasonImageNotFound
 		}
-		check(r.Grant(t.Context(), s.host+"/a"), class, reason, "")
+		check(r.Grant(t.Context(), s.host+"/a", ""), class, reason, "")
 	}
 	s.status.Store(0)
 	for _, token := range []string{`{}`, `nonsense`, `{"token":"a\r\nX: y"}`} {
 		s.token.Store(token)
-		check(r.Grant(t.Context(), s.host+"/a"), muster.FailureOutside, muster.ReasonImage, "")
+		check(r.Grant(t.Context(), s.host+"/a", ""), muster.FailureOutside, muster.ReasonImage, "")
 	}
 	// A failure is not kept.
 	s.token = atomic.Value{}
-	if g := r.Grant(t.Context(), s.host+"/a"); g.Failure != nil {
+	if g := r.Grant(t.Context(), s.host+"/a", ""); g.Failure != nil {
 		t.Error(g.Failure)
 	}
 	odd := newStand(t, "odd")
-	if g := newRig(t, odd.spec()).Grant(t.Context(), odd.host+"/a"); g.Failure == nil || !strings.Contains(g.Failure.Message, "(negotiate)") {
+	if g := newRig(t, odd.spec()).Grant(t.Context(), odd.host+"/a", ""); g.Failure == nil || !strings.Contains(g.Failure.Message, "(negotiate)") {
 		t.Errorf("%+v", g)
 	}
 	s.Close()
-	check(r.Grant(t.Context(), s.host+"/b"), muster.FailureOutside, muster.ReasonImage, "cannot be reached")
+	check(r.Grant(t.Context(), s.host+"/b", ""), muster.FailureOutside, muster.ReasonImage, "cannot be reached")
 }
 
 // TestPlainHTTP: credentials go through plain HTTP only where the configuration says so.
@@ -371,7 +371,7 @@ func TestPlainHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g := r.Grant(t.Context(), "10.1.2.3:5000/a"); g.Failure == nil || g.Failure.Class != muster.FailureOutside || asked.Load() != 0 {
+	if g := r.Grant(t.Context(), "10.1.2.3:5000/a", ""); g.Failure == nil || g.Failure.Class != muster.FailureOutside || asked.Load() != 0 {
 		t.Errorf("%+v, asked %d times", g, asked.Load())
 	}
 }
@@ -386,15 +386,15 @@ func TestMirror(t *testing.T) {
 	spec := origin.spec()
 	spec.Mirror = mirror.host + "/hub"
 	r := newRig(t, spec)
-	if g := r.Grant(t.Context(), origin.host+"/team/app:v1"); g.Failure != nil || g.Pull != mirror.host+"/hub/team/app:v1" || g.Authorization != "" {
+	if g := r.Grant(t.Context(), origin.host+"/team/app:v1", ""); g.Failure != nil || g.Pull != mirror.host+"/hub/team/app:v1" || g.Authorization != "" {
 		t.Errorf("%+v %v", g, g.Failure)
 	}
 	// What it has not, or while it is out of order, comes from the registry itself.
-	if g := r.Grant(t.Context(), origin.host+"/team/app:v2"); g.Failure != nil || g.Pull != "" || g.Authorization == "" {
+	if g := r.Grant(t.Context(), origin.host+"/team/app:v2", ""); g.Failure != nil || g.Pull != "" || g.Authorization == "" {
 		t.Errorf("%+v %v", g, g.Failure)
 	}
 	mirror.status.Store(503)
-	if g := r.Grant(t.Context(), origin.host+"/team/app:v1"); g.Failure != nil || g.Pull != "" || g.Authorization == "" {
+	if g := r.Grant(t.Context(), origin.host+"/team/app:v1", ""); g.Failure != nil || g.Pull != "" || g.Authorization == "" {
 		t.Errorf("%+v %v", g, g.Failure)
 	}
 	// A mirror with credentials of its own.
@@ -403,7 +403,7 @@ func TestMirror(t *testing.T) {
 	lockedSpec := locked.spec()
 	lockedSpec.SendCredentials = true
 	r = newRig(t, spec, lockedSpec)
-	if g := r.Grant(t.Context(), origin.host+"/team/app:v1"); g.Pull != "" {
+	if g := r.Grant(t.Context(), origin.host+"/team/app:v1", ""); g.Pull != "" {
 		t.Errorf("%+v: it has none", g)
 	}
 }
@@ -415,7 +415,7 @@ func TestOnce(t *testing.T) {
 	r := newRig(t, s.spec())
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan wire.PullGrant, 1)
-	go func() { first <- r.Grant(ctx, s.host+"/a") }()
+	go func() { first <- r.Grant(ctx, s.host+"/a", "") }()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		r.mu.Lock()
 		n := len(r.making)
@@ -430,7 +430,7 @@ func TestOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	got := make([]wire.PullGrant, 10)
 	for i := range got {
-		wg.Go(func() { got[i] = r.Grant(t.Context(), s.host+"/a") })
+		wg.Go(func() { got[i] = r.Grant(t.Context(), s.host+"/a", "") })
 	}
 	cancel()
 	if g := <-first; g.Failure == nil {
@@ -460,7 +460,7 @@ func TestNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.known["index.docker.io"] == nil {
-		t.Errorf("%v", r.known)
+	if r.entry("index.docker.io", "") == nil {
+		t.Errorf("%v", r.hosts)
 	}
 }

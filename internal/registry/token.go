@@ -151,7 +151,7 @@ func (k *known) basic(g *wire.PullGrant, login Login, began time.Time) error {
 
 // mirrored is the grant for a mirror that has the image; not ok if it has not, or
 // does not answer.
-func (r *Registries) mirrored(ctx context.Context, k *known, ref name.Reference) (wire.PullGrant, bool) {
+func (r *Registries) mirrored(ctx context.Context, k *known, ref name.Reference, ns muster.Namespace) (wire.PullGrant, bool) {
 	where := k.spec.Mirror + "/" + ref.Context().RepositoryStr()
 	if _, isTag := ref.(name.Tag); isTag {
 		where += ":" + ref.Identifier()
@@ -163,7 +163,7 @@ func (r *Registries) mirrored(ctx context.Context, k *known, ref name.Reference)
 		r.log.Warn("mirror not used", "registry", k.spec.Host, "mirror", k.spec.Mirror, "error", err)
 		return wire.PullGrant{}, false
 	}
-	m := r.known[host(there)]
+	m := r.entry(host(there), ns)
 	if m == nil {
 		m = &known{host: host(there)}
 		m.spec.Host = m.host

@@ -38,14 +38,14 @@ func (s *Server) openArchitectures() (*architectures, error) {
 }
 
 // of are the architectures of an image; none: they are not known, or all machines have the same one.
-func (a *architectures) of(ctx context.Context, image string) []string {
+func (a *architectures) of(ctx context.Context, ns muster.Namespace, image string) []string {
 	snap := a.state.Latest()
 	if !a.severalIn(snap) {
 		return nil
 	}
 	im := state.LoadedImagesOf(snap).Find(image)
 	if im == nil {
-		return a.finder.Architectures(ctx, image)
+		return a.finder.Architectures(ctx, ns, image)
 	}
 	return architecturesOf(im)
 }

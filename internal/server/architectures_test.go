@@ -15,9 +15,9 @@ import (
 // asked counts who asks for the right to read an image, and gives none.
 type asked struct{ refs []string }
 
-func (a *asked) Known(string) bool { return true }
+func (a *asked) Known(string, muster.Namespace) bool { return true }
 
-func (a *asked) Grant(_ context.Context, ref string) wire.PullGrant {
+func (a *asked) Grant(_ context.Context, ref string, _ muster.Namespace) wire.PullGrant {
 	a.refs = append(a.refs, ref)
 	return wire.PullGrant{Ref: ref, Failure: &muster.Failure{Class: muster.FailureOutside, Message: "no"}}
 }
@@ -58,15 +58,15 @@ func TestArchitecturesAreAskedForWhereTheyMatter(t *testing.T) {
 		return &architectures{finder: finder, state: s}
 	}
 	a := open()
-	if got := append(a.of(t.Context(), "web:1"), a.of(t.Context(), "other:1")...); got != nil || len(grants.refs) > 0 {
+	if got := append(a.of(t.Context(), "default", "web:1"), a.of(t.Context(), "default", "other:1")...); got != nil || len(grants.refs) > 0 {
 		t.Errorf("with one architecture: %v, asked %v", got, grants.refs)
 	}
 	do(&state.OfferingsSeen{Provider: "parm64", Offerings: []muster.Offering{offer("arm64")}})
 	a = open()
-	if got := a.of(t.Context(), "web:1"); !slices.Equal(got, []string{"amd64", "arm64"}) || len(grants.refs) > 0 {
+	if got := a.of(t.Context(), "default", "web:1"); !slices.Equal(got, []string{"amd64", "arm64"}) || len(grants.refs) > 0 {
 		t.Errorf("of a loaded image: %v, asked %v", got, grants.refs)
 	}
-	if got := a.of(t.Context(), "other:1"); got != nil || !slices.Equal(grants.refs, []string{"docker.io/library/other:1"}) {
+	if got := a.of(t.Context(), "default", "other:1"); got != nil || !slices.Equal(grants.refs, []string{"docker.io/library/other:1"}) {
 		t.Errorf("of another: %v, asked %v", got, grants.refs)
 	}
 	if got := architecturesOf(&state.LoadedImage{Platforms: []string{"linux/amd64", ""}}); got != nil {

@@ -18,7 +18,7 @@ func (s *Service) architectures(ctx context.Context, spec *api.JobSpec) ([]strin
 	if spec.Image == "" || s.cfg.Architectures == nil || meta.LogFormat() < state.FormatImageArch {
 		return nil, nil
 	}
-	found := s.cfg.Architectures(ctx, spec.Image)
+	found := s.cfg.Architectures(ctx, muster.Namespace(spec.Namespace), spec.Image)
 	var own []muster.Constraint
 	for _, c := range spec.Constraints {
 		if c.Attribute == muster.AttributeArch {

@@ -36,7 +36,7 @@ func newBench(t *testing.T, format state.Format) *bench {
 	b.Service, err = New(Config{
 		State: b.state, Proposer: b, Clock: func() muster.Time { return 1 }, Uploads: noUploads{},
 		Fits:          func(spec *api.JobSpec, _ *state.Snapshot) (bool, string) { return b.fits(spec) },
-		Architectures: func(_ context.Context, image string) []string { return b.known[image] },
+		Architectures: func(_ context.Context, _ muster.Namespace, image string) []string { return b.known[image] },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -39,7 +39,7 @@ type Config struct {
 	Fits func(spec *api.JobSpec, snap *state.Snapshot) (ok bool, why string)
 	// Architectures finds out for which architectures an image is; none if that is not known, or makes no
 	// difference. Optional: without, images are for any.
-	Architectures func(ctx context.Context, image string) []string
+	Architectures func(ctx context.Context, ns muster.Namespace, image string) []string
 	// Running is the configuration that the server runs with now: its policies count. Optional:
 	// without, everything is allowed.
 	Running func() *api.ServerConfig

@@ -12,11 +12,11 @@ import (
 // *muster.Failure: class user for an image that does not exist or cannot be used here, outside for
 // a registry out of order, node for this machine.
 type Images interface {
-	// Open brings an image here unless it is here, and keeps it until its Release. It calls tell
-	// with the progress, from one goroutine at a time.
-	Open(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error)
+	// Open brings an image here unless it is here and the puller may use it, and keeps it until its
+	// Release. It calls tell with the progress, from one goroutine at a time.
+	Open(ctx context.Context, ref string, by wire.Puller, tell func(ImageProgress)) (*Image, error)
 	// Pull is Open that asks the registry in any case what a tag means now.
-	Pull(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error)
+	Pull(ctx context.Context, ref string, by wire.Puller, tell func(ImageProgress)) (*Image, error)
 	// Hold keeps an image for a sandbox that an earlier agent started from it.
 	Hold(digest string) (*Image, error)
 	// List tells what is here.

@@ -18,13 +18,13 @@ type Agent struct{ *Store }
 var _ contract.Images = Agent{}
 
 // Open makes an image ready and in use.
-func (a Agent) Open(ctx context.Context, ref string, tell func(contract.ImageProgress)) (*contract.Image, error) {
-	return a.out(a.Store.Open(ctx, ref, telling(tell)))
+func (a Agent) Open(ctx context.Context, ref string, by wire.Puller, tell func(contract.ImageProgress)) (*contract.Image, error) {
+	return a.out(a.Store.Open(ctx, ref, by, telling(tell)))
 }
 
 // Pull is Open that asks the registry in any case.
-func (a Agent) Pull(ctx context.Context, ref string, tell func(contract.ImageProgress)) (*contract.Image, error) {
-	return a.out(a.Store.Pull(ctx, ref, telling(tell)))
+func (a Agent) Pull(ctx context.Context, ref string, by wire.Puller, tell func(contract.ImageProgress)) (*contract.Image, error) {
+	return a.out(a.Store.Pull(ctx, ref, by, telling(tell)))
 }
 
 // Hold puts an image into use for a sandbox of an earlier agent.
@@ -74,14 +74,14 @@ func (a Agent) Prune(ctx context.Context, all bool) (muster.Bytes, error) {
 	return muster.Bytes(freed), err
 }
 
-// Granted is how an agent's way to ask for grants is a Store's.
-func Granted(ask func(ctx context.Context, ref string) (wire.PullGrant, error)) func(context.Context, string) (source.Grant, error) {
-	return func(ctx context.Context, ref string) (source.Grant, error) {
-		g, err := ask(ctx, ref)
+// Granted is how an agent's way to ask for what it needs, as wire.GrantNeed names it, is a Store's.
+func Granted(ask func(ctx context.Context, need string) (wire.PullGrant, error)) func(context.Context, string, muster.Namespace) (source.Grant, error) {
+	return func(ctx context.Context, ref string, ns muster.Namespace) (source.Grant, error) {
+		g, err := ask(ctx, wire.GrantNeed(ref, ns))
 		if err != nil {
 			return source.Grant{}, err
 		}
-		out := source.Grant{Ref: g.Pull, Authorization: g.Authorization, Insecure: g.Insecure, Until: g.Until.Std()}
+		out := source.Grant{Ref: g.Pull, Authorization: g.Authorization, Insecure: g.Insecure, Until: g.Until.Std(), Scope: g.Scope}
 		if g.Digest != "" {
 			if out.Digest, err = v1.NewHash(g.Digest); err != nil {
 				return source.Grant{}, failure.Outside("the server's cache has it as %.80q, which is no digest", g.Digest)

@@ -3,6 +3,7 @@ package images
 import (
 	"context"
 	"fmt"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -51,7 +52,7 @@ func BenchmarkPull100MB(b *testing.B) {
 		b.ReportMetric(float64(size)/1e6, "compressed-MB")
 		for b.Loop() {
 			s := newStore(b, nil)
-			im, err := s.Open(context.Background(), ref, nil)
+			im, err := s.Open(context.Background(), ref, wire.Puller{}, nil)
 			if err != nil {
 				b.Fatal(err)
 			}

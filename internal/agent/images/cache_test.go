@@ -3,6 +3,7 @@ package images
 import (
 	"context"
 	"fmt"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -378,7 +379,7 @@ func TestEvictionRaces(t *testing.T) {
 		wg.Go(func() {
 			for i := range 12 {
 				n := (g*5 + i*i) % len(refs)
-				im, err := s.Open(context.Background(), refs[n], nil)
+				im, err := s.Open(context.Background(), refs[n], wire.Puller{}, nil)
 				if failure.Is(err, muster.FailureNode) {
 					continue // all room in use
 				}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -36,7 +37,7 @@ func pullForEver(dir string, refs []string) {
 	}
 	fmt.Println("ready")
 	for i := 0; ; i++ {
-		im, err := s.Open(context.Background(), refs[i%len(refs)], nil)
+		im, err := s.Open(context.Background(), refs[i%len(refs)], wire.Puller{}, nil)
 		if err != nil {
 			fmt.Println("child:", err)
 			return

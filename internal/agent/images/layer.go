@@ -21,6 +21,7 @@ import (
 // fetch is one layer on its way, for all pulls that wait for it.
 type fetch struct {
 	blob   source.Layer
+	by     access
 	gauge  source.Gauge
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -31,24 +32,30 @@ type fetch struct {
 	err     error  // valid after done
 }
 
+// key is what fetches that can be one have in common.
+func (f *fetch) key() fetchKey { return keyOfFetch(f.blob.Diff.String(), f.by) }
+
+func keyOfFetch(diff string, by access) fetchKey { return fetchKey{diff, by.use, by.give, by.whole} }
+
 // acquire gives a layer, in use, from the cache or the source. begun is called with the gauge of
 // what is fetched, if anything is.
-func (s *Store) acquire(ctx context.Context, src source.Source, blob source.Layer, begun func(*source.Gauge)) (*layer, error) {
+func (s *Store) acquire(ctx context.Context, src source.Source, blob source.Layer, by access, begun func(*source.Gauge)) (*layer, error) {
 	diff := blob.Diff.String()
 	for {
 		s.mu.Lock()
-		if l := s.current[diff]; l != nil && l.checked {
-			l.refs++
+		usable := by.usableLocked(s.current[diff])
+		if usable != nil && usable.checked {
+			usable.refs++
 			s.mu.Unlock()
-			return l, nil
+			return usable, nil
 		}
-		f := s.fetches[diff]
+		f := s.fetches[keyOfFetch(diff, by)]
 		mine := f == nil
 		if mine {
-			f = &fetch{blob: blob, done: make(chan struct{})}
+			f = &fetch{blob: blob, by: by, done: make(chan struct{})}
 			f.ctx, f.cancel = context.WithCancel(context.WithoutCancel(ctx))
-			s.fetches[diff] = f
-			if s.current[diff] == nil {
+			s.fetches[f.key()] = f
+			if usable == nil {
 				f.gauge.Total.Store(blob.Descriptor.Size)
 			}
 			go s.runFetch(f, src)
@@ -74,8 +81,8 @@ func (s *Store) await(ctx context.Context, f *fetch) (*layer, error) {
 	s.mu.Lock()
 	f.waiters--
 	last := f.waiters == 0
-	if last && s.fetches[f.blob.Diff.String()] == f {
-		delete(s.fetches, f.blob.Diff.String())
+	if last && s.fetches[f.key()] == f {
+		delete(s.fetches, f.key())
 	}
 	ended := wait.Closed(f.done)
 	s.mu.Unlock()
@@ -93,8 +100,8 @@ func (s *Store) runFetch(f *fetch, src source.Source) {
 	defer f.cancel()
 	l, err := s.bring(f, src)
 	s.mu.Lock()
-	if s.fetches[f.blob.Diff.String()] == f {
-		delete(s.fetches, f.blob.Diff.String())
+	if s.fetches[f.key()] == f {
+		delete(s.fetches, f.key())
 	}
 	f.layer, f.err = l, err
 	waiters := f.waiters
@@ -111,7 +118,7 @@ func (s *Store) runFetch(f *fetch, src source.Source) {
 // bring finds the layer on the disk and compares it, or fetches it. It comes back in use.
 func (s *Store) bring(f *fetch, src source.Source) (*layer, error) {
 	s.mu.Lock()
-	l := s.current[f.blob.Diff.String()]
+	l := f.by.usableLocked(s.current[f.blob.Diff.String()])
 	if l != nil {
 		l.refs++
 	}
@@ -214,8 +221,15 @@ func (s *Store) fetchLayer(f *fetch, src source.Source) (_ *layer, err error) {
 	if err != nil {
 		return nil, failure.Node("image store: %v", err)
 	}
-	l := &layer{name: rand.Text()[:12], checked: true, refs: 1, used: time.Now(),
-		record: layerRecord{Version: recordVersion, Diff: f.blob.Diff.String(), Shift: s.Shift, Tree: sum}}
+	// Another scope may have it already. It has the same diff id, so one copy is enough.
+	if l := f.same(s); l != nil {
+		if err := os.RemoveAll(dir); err != nil {
+			s.Logger.Error("image layer not deleted", "path", dir, "error", err)
+		}
+		return l, nil
+	}
+	l := &layer{name: rand.Text()[:12], checked: true, refs: 1, used: time.Now(), scopes: map[string]bool{f.by.give: true}, repos: map[string]bool{f.by.from: true},
+		record: layerRecord{Version: recordVersion, Diff: f.blob.Diff.String(), Shift: s.Shift, Tree: sum, Repo: f.by.from, Scope: f.by.give}}
 	// Into place first, its record last: without one it is rubbish.
 	if err := os.Rename(dir, s.layerPath(l)); err != nil {
 		return nil, failure.Node("image store: %v", err)
@@ -231,6 +245,20 @@ func (s *Store) fetchLayer(f *fetch, src source.Source) (_ *layer, err error) {
 	s.mu.Unlock()
 	res.end()
 	return l, nil
+}
+
+// same is the layer that was here when the same was fetched for another scope, in use and for that
+// scope too; nil if there is none that is good.
+func (f *fetch) same(s *Store) *layer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.current[f.blob.Diff.String()]
+	if l == nil || !l.checked {
+		return nil
+	}
+	l.refs++
+	l.giveLocked(right{f.by.from, f.by.give})
+	return l
 }
 
 // pour streams a layer from its source into a directory.

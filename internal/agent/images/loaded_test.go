@@ -3,6 +3,7 @@ package images
 import (
 	"bytes"
 	"context"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 	"io"
 	"strings"
 	"testing"
@@ -63,7 +64,7 @@ func TestLoadedOnTheServer(t *testing.T) {
 		}
 	}
 	// The registry of that name does not answer, and what was loaded is not taken for its image.
-	if _, err := s.Open(t.Context(), name, nil); !failure.Is(err, muster.FailureOutside) {
+	if _, err := s.Open(t.Context(), name, wire.Puller{}, nil); !failure.Is(err, muster.FailureOutside) {
 		t.Errorf("%v", err)
 	}
 }
@@ -72,16 +73,16 @@ func TestLoadedCannotBeHad(t *testing.T) {
 	one := ociBuild(t, "one")
 	asked := 0
 	s := newStore(t, sends(&asked))
-	_, err := s.Open(t.Context(), muster.LoadedImage+"docker.io/library/web:1@"+one.digest.String(), nil)
+	_, err := s.Open(t.Context(), muster.LoadedImage+"docker.io/library/web:1@"+one.digest.String(), wire.Puller{}, nil)
 	if !failure.Is(err, muster.FailureOutside) || !strings.HasPrefix(err.Error(), "image docker.io/library/web:1: ") {
 		t.Errorf("%v", err)
 	}
 	for _, ref := range []string{"loaded:", "loaded:web:1", "loaded:web:1@sha256:1", "loaded:@" + one.digest.String(), "loaded:web@" + one.digest.String() + "@" + one.digest.String()} {
-		if _, err := s.Open(t.Context(), ref, nil); !failure.Is(err, muster.FailureUser) {
+		if _, err := s.Open(t.Context(), ref, wire.Puller{}, nil); !failure.Is(err, muster.FailureUser) {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}
-	if _, err := newStore(t, nil).Open(t.Context(), muster.LoadedImage+"web:1@"+one.digest.String(), nil); !failure.Is(err, muster.FailureNode) {
+	if _, err := newStore(t, nil).Open(t.Context(), muster.LoadedImage+"web:1@"+one.digest.String(), wire.Puller{}, nil); !failure.Is(err, muster.FailureNode) {
 		t.Errorf("without a way to the server: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/failure"
 	"github.com/musterhq/muster/internal/agent/images/source"
 	"github.com/musterhq/muster/internal/wait"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // Image is an image in use: its layers stay as they are until Release.
@@ -47,6 +48,7 @@ const progressEvery = 200 * time.Millisecond
 type pull struct {
 	key string
 	ref source.Reference
+	by  wire.Puller
 	// fresh is how old an answer of the registry may be.
 	fresh  time.Duration
 	ctx    context.Context
@@ -67,19 +69,20 @@ type pull struct {
 }
 
 // Open makes an image ready and in use. A tag is asked for at its registry unless that was done
-// within Config.Fresh. tell, which may be nil, is called in this goroutine while something is
-// fetched. An error is a *muster.Failure, or that of ctx. Calls for one reference at the same time
-// share one pull.
-func (s *Store) Open(ctx context.Context, ref string, tell func(Progress)) (*Image, error) {
-	return s.open(ctx, ref, s.Fresh, tell)
+// within Config.Fresh. An image that is here is used for a scope of by only if its registry has shown
+// it to that scope, now or before. tell, which may be nil, is called in this goroutine while something
+// is fetched. An error is a *muster.Failure, or that of ctx. Calls for one reference by the same puller
+// at the same time share one pull.
+func (s *Store) Open(ctx context.Context, ref string, by wire.Puller, tell func(Progress)) (*Image, error) {
+	return s.open(ctx, ref, by, s.Fresh, tell)
 }
 
 // Pull is Open that asks the registry in any case what a tag means now.
-func (s *Store) Pull(ctx context.Context, ref string, tell func(Progress)) (*Image, error) {
-	return s.open(ctx, ref, 0, tell)
+func (s *Store) Pull(ctx context.Context, ref string, by wire.Puller, tell func(Progress)) (*Image, error) {
+	return s.open(ctx, ref, by, 0, tell)
 }
 
-func (s *Store) open(ctx context.Context, ref string, fresh time.Duration, tell func(Progress)) (*Image, error) {
+func (s *Store) open(ctx context.Context, ref string, by wire.Puller, fresh time.Duration, tell func(Progress)) (*Image, error) {
 	r, err := source.Parse(ref)
 	if err != nil {
 		return nil, err
@@ -87,18 +90,18 @@ func (s *Store) open(ctx context.Context, ref string, fresh time.Duration, tell 
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	key := r.Canonical
+	key := keyOfPull(r.Canonical, by)
 	shown := ref
 	if r.Kind == source.FromServer {
 		// Two images that were loaded under one name are two pulls.
-		key, shown = ref, key
+		key, shown = ref, r.Canonical
 	} else if fresh == 0 {
 		key += " now"
 	}
 	s.mu.Lock()
 	p := s.pulls[key]
 	if p == nil {
-		p = &pull{key: key, ref: r, fresh: fresh, done: make(chan struct{}), gauges: map[int]*source.Gauge{}}
+		p = &pull{key: key, ref: r, by: by, fresh: fresh, done: make(chan struct{}), gauges: map[int]*source.Gauge{}}
 		p.ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
 		s.pulls[key] = p
 		go s.runPull(p)
@@ -218,7 +221,7 @@ func (s *Store) runPull(p *pull) {
 func (s *Store) pull(p *pull) (*source.Content, *image, []*layer, error) {
 	ctx := p.ctx
 	s.sweep()
-	found, err := s.find(ctx, p.ref, p.fresh)
+	found, err := s.find(ctx, p.ref, p.by, p.fresh)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -230,11 +233,11 @@ func (s *Store) pull(p *pull) (*source.Content, *image, []*layer, error) {
 	p.mu.Lock()
 	p.known = len(wanted)
 	p.mu.Unlock()
-	layers, err := s.bringAll(ctx, p, found.src, wanted)
+	layers, err := s.bringAll(ctx, p, found.src, found.by, wanted)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	im, err := s.keep(found, wanted)
+	im, err := s.keep(found, wanted, layers)
 	if err != nil {
 		s.release(nil, layers)
 		return nil, nil, nil, failure.Node("image store: %v", err)
@@ -244,14 +247,14 @@ func (s *Store) pull(p *pull) (*source.Content, *image, []*layer, error) {
 }
 
 // bringAll acquires layers at the same time; all or none.
-func (s *Store) bringAll(ctx context.Context, p *pull, src source.Source, wanted []source.Layer) ([]*layer, error) {
+func (s *Store) bringAll(ctx context.Context, p *pull, src source.Source, by access, wanted []source.Layer) ([]*layer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	layers := make([]*layer, len(wanted))
 	errs := make(chan error)
 	for i, blob := range wanted {
 		go func() {
-			l, err := s.acquire(ctx, src, blob, func(g *source.Gauge) {
+			l, err := s.acquire(ctx, src, blob, by, func(g *source.Gauge) {
 				p.mu.Lock()
 				p.gauges[i] = g
 				p.mu.Unlock()
@@ -279,8 +282,8 @@ func (s *Store) bringAll(ctx context.Context, p *pull, src source.Source, wanted
 	return nil, first
 }
 
-// keep records a whole image and what its reference means; it comes back in use.
-func (s *Store) keep(found *found, wanted []source.Layer) (*image, error) {
+// keep records a whole image, for whom it is and what its reference means; it comes back in use.
+func (s *Store) keep(found *found, wanted []source.Layer, layers []*layer) (*image, error) {
 	ct := found.content
 	record := imageRecord{Version: recordVersion, Digest: found.digest, Shift: s.Shift,
 		Manifest: ct.Manifest.Digest.String(), Config: ct.Config.Digest.String()}
@@ -296,6 +299,8 @@ func (s *Store) keep(found *found, wanted []source.Layer) (*image, error) {
 		s.images[keyOf(record)] = im
 	}
 	im.refs++
+	gained := im.earnLocked(found.by, layers)
+	record.Rights = slices.Clone(im.rights)
 	// An answer that is the same is written again only now and then.
 	old := s.refs[found.ref]
 	same := old != nil && old.Digest == ref.Digest && old.Stamp == ref.Stamp && ref.At.Sub(old.At) < stampEvery
@@ -310,9 +315,9 @@ func (s *Store) keep(found *found, wanted []source.Layer) (*image, error) {
 				err = s.writeFile(s.path(blobsDir, d.Digest.Hex), d.Data)
 			}
 		}
-		if err == nil {
-			err = s.writeRecord(s.path(imagesDir, imageName(record)), record)
-		}
+	}
+	if err == nil && (found.held == nil || gained) {
+		err = s.writeRecord(s.path(imagesDir, imageName(record)), record)
 	}
 	if err == nil && !same {
 		err = s.writeRecord(s.path(refsDir, refName(ref.Ref)), ref)

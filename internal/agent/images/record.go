@@ -23,6 +23,9 @@ type layerRecord struct {
 	Diff    string // diff id
 	Shift   int
 	Tree    unpack.TreeSum
+	// Repo and Scope are the right by which it was fetched. Whole images have more.
+	Repo  string `json:",omitempty"`
+	Scope string `json:",omitempty"`
 	// Bad: it is not what it was. It stays only for those that use it already.
 	Bad bool `json:",omitempty"`
 }
@@ -39,6 +42,9 @@ type imageRecord struct {
 	Unsaid bool `json:",omitempty"`
 	// Pinned: it is kept although nothing uses it.
 	Pinned bool `json:",omitempty"`
+	// Rights are who may use it. None: it is of an agent that did not tell namespaces apart, and was
+	// pulled with credentials that all had.
+	Rights []right `json:",omitempty"`
 }
 
 // refRecord is what a reference meant when it was asked last.

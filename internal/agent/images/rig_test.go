@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -175,7 +176,7 @@ func (r *reg) push(t testing.TB, repo, tag string, b built) string {
 var testPlatform = source.Platform{OS: "linux", Architecture: "amd64"}
 
 // insecure is the grant for registries of tests, which are on loopback.
-func insecure(context.Context, string) (source.Grant, error) {
+func insecure(context.Context, string, muster.Namespace) (source.Grant, error) {
 	return source.Grant{Insecure: true}, nil
 }
 
@@ -203,7 +204,7 @@ func again(t testing.TB, s *Store) *Store {
 
 func open(t testing.TB, s *Store, ref string) *Image {
 	t.Helper()
-	im, err := s.Open(context.Background(), ref, nil)
+	im, err := s.Open(context.Background(), ref, wire.Puller{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func open(t testing.TB, s *Store, ref string) *Image {
 // refused opens what cannot be had, and checks how that is told.
 func refused(t *testing.T, s *Store, ref string, class muster.FailureClass, reason muster.Reason, parts ...string) {
 	t.Helper()
-	im, err := s.Open(context.Background(), ref, nil)
+	im, err := s.Open(context.Background(), ref, wire.Puller{}, nil)
 	if err == nil {
 		im.Release()
 		t.Fatalf("%s was opened", ref)

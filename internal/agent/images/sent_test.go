@@ -21,7 +21,7 @@ func TestFromTheServersCache(t *testing.T) {
 	asked, cached := 0, true
 	s := newStore(t, func(c *Config) {
 		sends(&asked, b)(c)
-		c.Grant = func(context.Context, string) (source.Grant, error) {
+		c.Grant = func(context.Context, string, muster.Namespace) (source.Grant, error) {
 			g := source.Grant{Insecure: true, Until: time.Now()}
 			if cached {
 				g.Digest = b.digest
@@ -61,7 +61,7 @@ func TestServersCacheHasAnotherImage(t *testing.T) {
 	asked := 0
 	s := newStore(t, func(c *Config) {
 		sends(&asked, two)(c)
-		c.Grant = func(context.Context, string) (source.Grant, error) {
+		c.Grant = func(context.Context, string, muster.Namespace) (source.Grant, error) {
 			return source.Grant{Insecure: true, Digest: two.digest}, nil
 		}
 	})

@@ -2,6 +2,7 @@ package images
 
 import (
 	"context"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -33,7 +34,7 @@ func TestSlowManifest(t *testing.T) {
 		})
 		s := newStore(t, func(c *Config) { c.HTTP = rt })
 		began := time.Now()
-		if _, err := s.Open(t.Context(), "registry.example/x:1", nil); !failure.Is(err, muster.FailureOutside) || time.Since(began) > time.Hour {
+		if _, err := s.Open(t.Context(), "registry.example/x:1", wire.Puller{}, nil); !failure.Is(err, muster.FailureOutside) || time.Since(began) > time.Hour {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 	"io"
 	"log/slog"
 	"net/http"
@@ -240,7 +241,7 @@ func TestGrant(t *testing.T) {
 	asked := 0
 	s := newStore(t, func(c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&locked{w: &logs}, nil))
-		c.Grant = func(_ context.Context, ref string) (source.Grant, error) {
+		c.Grant = func(_ context.Context, ref string, _ muster.Namespace) (source.Grant, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			asked++
@@ -280,7 +281,7 @@ func TestGrant(t *testing.T) {
 	mu.Lock()
 	broken = false
 	mu.Unlock()
-	_, err = s.Open(context.Background(), ref, nil)
+	_, err = s.Open(context.Background(), ref, wire.Puller{}, nil)
 	if err == nil || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "signature") {
 		t.Errorf("error %v", err)
 	}
@@ -331,9 +332,9 @@ func TestPlainHTTP(t *testing.T) {
 				}
 				s := newStore(t, func(c *Config) {
 					c.HTTP = rt
-					c.Grant = func(context.Context, string) (source.Grant, error) { return g, nil }
+					c.Grant = func(context.Context, string, muster.Namespace) (source.Grant, error) { return g, nil }
 				})
-				_, err := s.Open(context.Background(), ref, nil)
+				_, err := s.Open(context.Background(), ref, wire.Puller{}, nil)
 				if !failure.Is(err, want) {
 					t.Errorf("%s, insecure %v, mirror %v: %v", host, plain, mirror, err)
 				}
@@ -348,7 +349,7 @@ func TestPlainHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Open(context.Background(), "127.0.0.1:5000/x:1", nil); !failure.Is(err, user) || len(schemes) > 0 {
+	if _, err := s.Open(context.Background(), "127.0.0.1:5000/x:1", wire.Puller{}, nil); !failure.Is(err, user) || len(schemes) > 0 {
 		t.Errorf("without grants: %v, %v", err, schemes)
 	}
 }
@@ -385,9 +386,11 @@ func TestSentElsewhere(t *testing.T) {
 				})
 				s := newStore(t, func(c *Config) {
 					c.HTTP = rt
-					c.Grant = func(context.Context, string) (source.Grant, error) { return source.Grant{Insecure: plain}, nil }
+					c.Grant = func(context.Context, string, muster.Namespace) (source.Grant, error) {
+						return source.Grant{Insecure: plain}, nil
+					}
 				})
-				if im, err := s.Open(context.Background(), "registry.example/x:1", nil); err == nil {
+				if im, err := s.Open(context.Background(), "registry.example/x:1", wire.Puller{}, nil); err == nil {
 					im.Release()
 					t.Error("opened")
 				}

@@ -21,6 +21,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/destinations"
 	"github.com/musterhq/muster/internal/agent/images/failure"
 	"github.com/musterhq/muster/internal/agent/images/source"
@@ -37,8 +38,9 @@ type Config struct {
 	// Below 0: this process is root of a user namespace that has -Shift ids; see unpack.Unpack.
 	Shift int
 	// Grant asks the server how to pull a reference, which is given in its full form
-	// ("docker.io/library/busybox:latest"). nil: anonymously.
-	Grant func(ctx context.Context, ref string) (source.Grant, error)
+	// ("docker.io/library/busybox:latest"), for a namespace; empty: that does not matter. nil:
+	// anonymously.
+	Grant func(ctx context.Context, ref string, ns muster.Namespace) (source.Grant, error)
 	// Loaded waits for a blob of an image that was loaded on the server, or that is in its cache, by
 	// its digest. nil: the server sends none.
 	Loaded source.Sender
@@ -83,11 +85,11 @@ type Store struct {
 	current map[string]*layer           // by diff id: those that new sandboxes may have
 	images  map[imageKey]*image         // whole ones
 	refs    map[string]*refRecord       // by canonical reference
-	sources map[string]*source.Registry // by canonical reference, with their sessions
-	pulls   map[string]*pull            // by canonical reference
-	fetches map[string]*fetch           // by diff id
-	used    int64                       // bytes of all layers
-	pending int64                       // bytes that are being unpacked
+	sources map[string]*source.Registry // by canonical reference and namespace, with their sessions
+	pulls   map[string]*pull            // by canonical reference and namespace
+	fetches map[fetchKey]*fetch
+	used    int64 // bytes of all layers
+	pending int64 // bytes that are being unpacked
 }
 
 type imageKey struct {
@@ -104,11 +106,20 @@ type layer struct {
 	used    time.Time
 	stamped time.Time // used, as the disk has it
 	checked bool      // compared with its record in this process's life, or made in it
+	// scopes are those for whom it is, repos those that have it; see right.
+	scopes, repos map[string]bool
+}
+
+// fetchKey is a layer that is fetched, and what of an access matters for that.
+type fetchKey struct {
+	diff, use, give string
+	whole           bool
 }
 
 // image is a whole image; guarded by Store.mu.
 type image struct {
-	record  imageRecord
+	record  imageRecord // without its rights
+	rights  []right
 	refs    int
 	used    time.Time
 	stamped time.Time // used, as the disk has it
@@ -134,7 +145,7 @@ func New(cfg Config) (*Store, error) {
 		Config:   cfg,
 		fetchers: make(chan struct{}, fetchers), checkers: make(chan struct{}, checkers), resolver: source.Resolver{Platform: cfg.Platform, Pace: source.FirstPause},
 		layers: map[string]*layer{}, current: map[string]*layer{}, images: map[imageKey]*image{}, refs: map[string]*refRecord{},
-		sources: map[string]*source.Registry{}, pulls: map[string]*pull{}, fetches: map[string]*fetch{},
+		sources: map[string]*source.Registry{}, pulls: map[string]*pull{}, fetches: map[fetchKey]*fetch{},
 	}
 	if err := s.load(); err != nil {
 		return nil, fmt.Errorf("image store: %w", err)
@@ -193,6 +204,8 @@ func (s *Store) loadLayers() error {
 		if readRecord(path, &l.record) != nil || l.record.Version != recordVersion {
 			return false
 		}
+		l.scopes, l.repos = map[string]bool{}, map[string]bool{}
+		l.giveLocked(right{l.record.Repo, l.record.Scope})
 		if st, err := os.Lstat(s.layerPath(l)); err != nil || !st.IsDir() {
 			return false
 		}
@@ -210,9 +223,10 @@ func (s *Store) loadLayers() error {
 }
 
 func (s *Store) loadImages() error {
-	have := map[layerKey]bool{}
+	have := map[layerKey][]*layer{}
 	for _, l := range s.layers {
-		have[layerKey{l.record.Diff, l.record.Shift}] = true
+		k := layerKey{l.record.Diff, l.record.Shift}
+		have[k] = append(have[k], l)
 	}
 	return s.each(imagesDir, func(name, path string, info fs.FileInfo) bool {
 		im := &image{used: info.ModTime()}
@@ -220,8 +234,18 @@ func (s *Store) loadImages() error {
 			return false
 		}
 		for _, diff := range im.record.Layers {
-			if !have[layerKey{diff, im.record.Shift}] {
+			if len(have[layerKey{diff, im.record.Shift}]) == 0 {
 				return false
+			}
+		}
+		if im.rights, im.record.Rights = im.record.Rights, nil; len(im.rights) == 0 {
+			im.rights = []right{{}}
+		}
+		for _, diff := range im.record.Layers {
+			for _, l := range have[layerKey{diff, im.record.Shift}] {
+				for _, r := range im.rights {
+					l.giveLocked(r)
+				}
 			}
 		}
 		s.images[keyOf(im.record)] = im

@@ -3,6 +3,7 @@ package images
 import (
 	"context"
 	"errors"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 	"io"
 	"log"
 	"net/http"
@@ -37,7 +38,7 @@ func TestOpenFromRegistry(t *testing.T) {
 	ref := r.push(t, "team/app", "v1", b)
 	s := newStore(t, nil)
 	var last Progress
-	im, err := s.Open(context.Background(), ref, func(p Progress) { last = p })
+	im, err := s.Open(context.Background(), ref, wire.Puller{}, func(p Progress) { last = p })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func TestFresh(t *testing.T) {
 		t.Errorf("%s came, and the registry was asked for %v", im.Digest, r.requests)
 	}
 	im.Release()
-	im, err := s.Pull(t.Context(), ref, nil)
+	im, err := s.Pull(t.Context(), ref, wire.Puller{}, nil)
 	if err != nil || im.Digest != two.digest.String() {
 		t.Fatalf("pulled %+v, %v", im, err)
 	}
@@ -369,7 +370,7 @@ func TestManyAtOnce(t *testing.T) {
 			if i%5 == 4 {
 				go cancel()
 			}
-			im, err := s.Open(ctx, refs[i%3], func(Progress) {})
+			im, err := s.Open(ctx, refs[i%3], wire.Puller{}, func(Progress) {})
 			if err != nil {
 				if !errors.Is(err, context.Canceled) || i%5 != 4 {
 					t.Error(err)
@@ -416,7 +417,7 @@ func TestSingleFlight(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 20 {
 		wg.Go(func() {
-			im, err := s.Open(context.Background(), refs[i%2], nil)
+			im, err := s.Open(context.Background(), refs[i%2], wire.Puller{}, nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -457,7 +458,7 @@ func TestCancelEndsThePull(t *testing.T) {
 		<-stuck
 		cancel(why)
 	}()
-	if _, err := s.Open(ctx, ref, nil); err != why {
+	if _, err := s.Open(ctx, ref, wire.Puller{}, nil); err != why {
 		t.Errorf("error %v", err)
 	}
 	unused(t, s)

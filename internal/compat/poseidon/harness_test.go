@@ -240,7 +240,7 @@ func (b *bench) Images(context.Context, muster.NodeID) (wire.ImageList, error) {
 func (b *bench) PruneImages(context.Context, muster.NodeID, bool) (wire.Pruned, error) {
 	return wire.Pruned{}, nil
 }
-func (b *bench) PullImage(context.Context, muster.NodeID, string) iter.Seq2[wire.PullProgress, error] {
+func (b *bench) PullImage(context.Context, muster.NodeID, string, muster.Namespace) iter.Seq2[wire.PullProgress, error] {
 	return func(func(wire.PullProgress, error) bool) {}
 }
 

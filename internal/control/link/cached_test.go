@@ -30,7 +30,7 @@ func digestOf(text string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-func (c *cachedImages) Grant(_ context.Context, ref string) (wire.PullGrant, bool) {
+func (c *cachedImages) Grant(_ context.Context, ref string, _ muster.Namespace) (wire.PullGrant, bool) {
 	return wire.PullGrant{Digest: digestOf(ref)}, !strings.HasPrefix(ref, "direct")
 }
 
@@ -48,7 +48,7 @@ func (c *cachedImages) Part(ref, image, digest string) bool {
 	return false
 }
 
-func (c *cachedImages) Open(_ context.Context, ref, _, digest string) (io.ReadCloser, error) {
+func (c *cachedImages) Open(_ context.Context, ref string, _ muster.Namespace, _, digest string) (io.ReadCloser, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.opened[digest]++

@@ -275,6 +275,7 @@ func (s *session) wantLocked(ctx context.Context, snap *state.Snapshot, id muste
 		if !held {
 			d.Spec = allocspec.Of(row, snap.Node(row.Node))
 			d.Spec.Image = state.LoadedImagesOf(snap).Ref(d.Spec.Image)
+			d.Spec.PullScope = s.n.l.puller(d.Spec.Image, d.Spec.Namespace).Scope
 			p.size += sizeOf(d.Spec)
 		}
 		p.Allocs = append(p.Allocs, d)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -107,7 +108,7 @@ func TestSenselessAnswersOfAnAgent(t *testing.T) {
 					"images": func() error { _, err := r.link.Images(ctx, "n1"); return err },
 					"prune":  func() error { _, err := r.link.PruneImages(ctx, "n1", true); return err },
 					"pull": func() error {
-						for _, err := range r.link.PullImage(ctx, "n1", "a:b") {
+						for _, err := range r.link.PullImage(ctx, "n1", "a:b", "") {
 							if err != nil {
 								return err
 							}
@@ -165,15 +166,23 @@ type slowGrants struct {
 	most    int
 }
 
-func (g *slowGrants) Refused(ref, authorization string) {
+func (g *slowGrants) Refused(ref string, _ muster.Namespace, authorization string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.refused = append(g.refused, ref+" "+authorization)
 }
 
+// Scope divides images by namespaces whose name begins with divided/.
+func (*slowGrants) Scope(ref string, ns muster.Namespace) string {
+	if !strings.HasPrefix(ref, "divided/") {
+		return ""
+	}
+	return "scope of " + string(ns)
+}
+
 func (*slowGrants) FullName(ref string) string { return strings.TrimPrefix(ref, "hub/") }
 
-func (g *slowGrants) Grant(ctx context.Context, ref string) wire.PullGrant {
+func (g *slowGrants) Grant(ctx context.Context, ref string, ns muster.Namespace) wire.PullGrant {
 	g.mu.Lock()
 	g.asked[ref]++
 	g.now++
@@ -186,7 +195,7 @@ func (g *slowGrants) Grant(ctx context.Context, ref string) wire.PullGrant {
 	if strings.HasPrefix(ref, "bad") {
 		return wire.PullGrant{Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImageNotFound, Message: "no"}}
 	}
-	return wire.PullGrant{Authorization: "Bearer " + ref}
+	return wire.PullGrant{Authorization: "Bearer " + wire.GrantNeed(ref, ns), Scope: g.Scope(ref, ns)}
 }
 
 func TestGrants(t *testing.T) {
@@ -201,7 +210,7 @@ func TestGrants(t *testing.T) {
 			r.use("n1", "many-"+strings.Repeat("x", i+1))
 		}
 		r.until("serving", time.Minute, serving("n1"))
-		n.NeedGrants("a", "a", "", strings.Repeat("x", maxRef+1))
+		n.NeedGrants("a", "a", "", strings.Repeat("x", maxNeed+1))
 		n.NeedGrants("bad")
 		time.Sleep(30 * time.Second)
 		given := map[string]wire.PullGrant{}
@@ -288,26 +297,73 @@ func TestGrantsOnlyForUse(t *testing.T) {
 		// A pull under way is a use, until it is over; so is an allocation until it has ended.
 		nl := r.link.node("n1")
 		done := nl.pulls.Ask("pulled")
-		if !nl.mayPull("hub/pulled") {
+		if !nl.mayPull("hub/pulled", "") {
 			t.Error("not for a pull under way")
 		}
 		done()
-		if nl.mayPull("hub/pulled") || len(nl.pulls.Asked()) != 0 {
+		if nl.mayPull("hub/pulled", "") || len(nl.pulls.Asked()) != 0 {
 			t.Error("for a pull that is over")
 		}
-		for range r.link.PullImage(context.Background(), "n1", "again") {
-			if !nl.mayPull("hub/again") {
+		for range r.link.PullImage(context.Background(), "n1", "again", "") {
+			if !nl.mayPull("hub/again", "") {
 				t.Error("not for a pull that the server asked for")
 			}
 		}
-		if nl.mayPull("hub/again") {
+		if nl.mayPull("hub/again", "") {
 			t.Error("for a pull of the server that is over")
 		}
 		id := muster.AllocID("")
 		r.log.Latest().NodeAllocs("n1", func(a *state.Alloc) bool { id = a.ID; return true })
 		r.must(&state.AllocsReported{Node: "n1", Allocs: []state.AllocUpdate{{ID: id, Status: muster.AllocEnded, Outcome: muster.OutcomeSucceeded}}})
-		if nl.mayPull("hub/app") {
+		if nl.mayPull("hub/app", "") {
 			t.Error("for an allocation that has ended")
+		}
+	})
+}
+
+// TestGrantsOfNamespaces: where credentials depend on the namespace, a node gets those of namespaces
+// that have a use for the image there, and of no others; its agent is told for whom it pulls.
+func TestGrantsOfNamespaces(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.config.Grants = &slowGrants{asked: map[string]int{}}
+		n := r.boot("n1", 4)
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		r.use("n1", "divided/app", "plain")
+		n.NeedGrants("divided/app default", "divided/app web", "divided/app", "plain")
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		given := map[string]wire.PullGrant{}
+		for _, g := range n.Grants() {
+			given[wire.GrantNeed(g.Ref, g.Namespace)] = g
+		}
+		if g := given["divided/app default"]; g.Authorization != "Bearer divided/app default" || g.Scope != "scope of default" {
+			t.Errorf("%+v", g)
+		}
+		if g := given["divided/app web"]; g.Failure == nil || g.Authorization != "" {
+			t.Errorf("no member of web is here: %+v", g)
+		}
+		// Who names no namespace gets what is for all.
+		if g := given["divided/app"]; g.Authorization != "Bearer divided/app" {
+			t.Errorf("%+v", g)
+		}
+		pullers := map[string]wire.Puller{}
+		for _, set := range n.Sets() {
+			for i := range set.Allocs {
+				if spec := set.Allocs[i].Spec; spec != nil {
+					pullers[spec.Image] = spec.Puller()
+				}
+			}
+		}
+		want := map[string]wire.Puller{"plain": {}, "divided/app": {Namespace: "default", Scope: "scope of default"}}
+		if !maps.Equal(pullers, want) {
+			t.Errorf("%+v, want %+v", pullers, want)
+		}
+		nl := r.link.node("n1")
+		for range r.link.PullImage(context.Background(), "n1", "divided/again", "web") {
+			if !nl.mayPull("divided/again", "web") || nl.mayPull("divided/again", "default") || nl.mayPull("divided/again", "") {
+				t.Error("a pull for web is one for others")
+			}
 		}
 	})
 }
@@ -340,7 +396,7 @@ func TestNodeImages(t *testing.T) {
 		r.start()
 		r.until("serving", time.Minute, serving("n1"))
 		var last wire.PullProgress
-		for p, err := range r.link.PullImage(context.Background(), "n1", "a:b") {
+		for p, err := range r.link.PullImage(context.Background(), "n1", "a:b", "") {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -355,7 +411,7 @@ func TestNodeImages(t *testing.T) {
 		if p, err := r.link.PruneImages(context.Background(), "n1", true); err != nil || p.Freed != 1 {
 			t.Errorf("%+v %v", p, err)
 		}
-		for _, err := range r.link.PullImage(context.Background(), "n9", "a") {
+		for _, err := range r.link.PullImage(context.Background(), "n9", "a", "") {
 			if !muster.IsKind(err, muster.FaultUnavailable) {
 				t.Errorf("%v", err)
 			}

@@ -215,7 +215,7 @@ func TestUpgradeThatNobodyAskedFor(t *testing.T) {
 		"release": func() error { return c.Release(t.Context(), "c") },
 		"output":  func() error { _, err := c.Stream(t.Context(), "u-0-1", Stdout, 0, true); return err },
 		"pull": func() error {
-			for _, err := range c.PullImage(t.Context(), "a:b") {
+			for _, err := range c.PullImage(t.Context(), PullImage{Ref: "a:b"}) {
 				return err
 			}
 			return nil

@@ -1,12 +1,45 @@
 package agent
 
-import "github.com/musterhq/muster"
+import (
+	"strings"
+
+	"github.com/musterhq/muster"
+)
+
+// Puller says for whom an image is pulled. The zero value is for everybody: the credentials of the
+// image's registry are the same for all namespaces, or there are none.
+type Puller struct {
+	// Namespace is set if what credentials there are for the image's registry depends on it.
+	Namespace muster.Namespace `json:"namespace,omitempty"`
+	// Scope stands for the credentials that the namespace has there: namespaces with the same scope
+	// have the same credentials, and those with muster.PublicScope have none. It is no secret.
+	Scope string `json:"scope,omitempty"`
+}
+
+// GrantNeed is how a report names a grant that the agent needs: the reference, and after a space,
+// which no reference has, the namespace for which it is pulled, if that matters.
+func GrantNeed(ref string, ns muster.Namespace) string {
+	if ns == "" {
+		return ref
+	}
+	return ref + " " + string(ns)
+}
+
+// CutNeed splits what GrantNeed has put together.
+func CutNeed(need string) (ref string, ns muster.Namespace) {
+	ref, after, _ := strings.Cut(need, " ")
+	return ref, muster.Namespace(after)
+}
 
 // PullGrant is the right to pull one image for a short time: what the server makes of its own
 // credentials, which stay with it.
 type PullGrant struct {
-	// Ref is the reference that the report named.
-	Ref string `json:"ref"`
+	// Ref is the reference that the report named, and Namespace the namespace, if it named one.
+	Ref       string           `json:"ref"`
+	Namespace muster.Namespace `json:"namespace,omitempty"`
+	// Scope stands for the credentials that the grant was made of; see Puller. It is empty if all
+	// namespaces have the same.
+	Scope string `json:"scope,omitempty"`
 	// Pull is where it is pulled from, if that is not Ref: a mirror, or a digest.
 	Pull string `json:"pull,omitempty"`
 	// Authorization is the header's value for requests to that repository; empty: none is needed.
@@ -43,6 +76,7 @@ type ImageList struct {
 // PullImage asks for an image ahead of its use.
 type PullImage struct {
 	Ref string `json:"ref"`
+	Puller
 }
 
 // PullProgress is one line of a pull; the last has Digest or Failure.

@@ -50,14 +50,14 @@ func (c *Client) PruneImages(ctx context.Context, all bool) (Pruned, error) {
 
 // PullImage asks for an image and yields how it goes. The last item has a
 // digest or a failure; if the stream breaks off before, the last pair carries the error.
-func (c *Client) PullImage(ctx context.Context, ref string) iter.Seq2[PullProgress, error] {
+func (c *Client) PullImage(ctx context.Context, want PullImage) iter.Seq2[PullProgress, error] {
 	return func(yield func(PullProgress, error) bool) {
 		const path = "/v1/images"
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		timer := time.AfterFunc(pullSilence, func() { cancel(errStalled) })
 		defer timer.Stop()
-		resp, err := c.beginPull(ctx, path, ref)
+		resp, err := c.beginPull(ctx, path, want)
 		if err != nil {
 			yield(PullProgress{}, err)
 			return
@@ -70,7 +70,7 @@ func (c *Client) PullImage(ctx context.Context, ref string) iter.Seq2[PullProgre
 			var p PullProgress
 			if err := dec.Decode(&p); err != nil {
 				if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
-					err = fmt.Errorf("the agent ended the pull of %s without saying how", ref)
+					err = fmt.Errorf("the agent ended the pull of %s without saying how", want.Ref)
 				}
 				yield(PullProgress{}, unreached(path, cause(ctx, err)))
 				return
@@ -82,8 +82,8 @@ func (c *Client) PullImage(ctx context.Context, ref string) iter.Seq2[PullProgre
 	}
 }
 
-func (c *Client) beginPull(ctx context.Context, path, ref string) (*http.Response, error) {
-	b, err := json.Marshal(PullImage{Ref: ref})
+func (c *Client) beginPull(ctx context.Context, path string, want PullImage) (*http.Response, error) {
+	b, err := json.Marshal(want)
 	if err != nil {
 		return nil, muster.Faultf(muster.FaultInvalid, "agent: %s: %v", path, err)
 	}

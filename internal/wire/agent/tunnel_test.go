@@ -530,7 +530,7 @@ func TestStatsImagesGrants(t *testing.T) {
 		t.Errorf("%+v %v", given, err)
 	}
 	pull := func(ref string) (all []PullProgress, err error) {
-		for p, e := range c.PullImage(ctx, ref) {
+		for p, e := range c.PullImage(ctx, PullImage{Ref: ref}) {
 			if e != nil {
 				return all, e
 			}
@@ -553,7 +553,7 @@ func TestStatsImagesGrants(t *testing.T) {
 	if _, err := pull("none"); muster.KindOf(err) != muster.FaultNotFound {
 		t.Errorf("%v", err)
 	}
-	for range c.PullImage(ctx, "good") {
+	for range c.PullImage(ctx, PullImage{Ref: "good"}) {
 		break // leaves early
 	}
 }

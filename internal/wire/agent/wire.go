@@ -166,6 +166,10 @@ type AllocSpec struct {
 	// Ready says how it shows that it is ready; nil: it is as soon as it runs.
 	Ready *Readiness `json:"ready,omitempty"`
 
+	// PullScope is Puller.Scope of the image for the allocation's namespace; empty: the namespace
+	// does not matter.
+	PullScope string `json:"pull_scope,omitempty"`
+
 	PidsLimit int             `json:"pids_limit,omitempty"` // 0: the agent's default
 	CPUMax    muster.MilliCPU `json:"cpu_max,omitempty"`    // 0: no limit
 	// Exclusive: it begins only while a guard holds (see Desired.GuardMillis), and is killed when that lapses.
@@ -180,6 +184,14 @@ type AllocSpec struct {
 	OutputLimit       int64    `json:"output_limit,omitempty"`  // bytes kept of each stream
 	Outputs           []Output `json:"outputs,omitempty"`
 	GiveUpInputMillis int64    `json:"give_up_input_ms,omitempty"`
+}
+
+// Puller is for whom the allocation's image is pulled.
+func (s *AllocSpec) Puller() Puller {
+	if s.PullScope == "" {
+		return Puller{}
+	}
+	return Puller{s.Namespace, s.PullScope}
 }
 
 // Readiness is a command that the agent runs in a sandbox, again and again, until it exits with 0: then the allocation is ready.
@@ -223,7 +235,8 @@ type Report struct {
 	// Needs are digests of inputs that allocations wait for: all of them, in
 	// whole reports, in heartbeats, and in others when one was added.
 	Needs []string `json:"needs,omitempty"`
-	// NeedGrants are references of images that allocations wait to pull, in the same reports.
+	// NeedGrants are the images that allocations wait to pull, as GrantNeed names them, in the same
+	// reports.
 	NeedGrants []string `json:"need_grants,omitempty"`
 	// Used is the sum over running sandboxes; in heartbeats.
 	Used *Usage `json:"used,omitempty"`

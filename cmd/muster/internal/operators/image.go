@@ -236,21 +236,22 @@ func imagePullCommand(a *cli.App) *cobra.Command {
 			noNodes(a, n)
 			return cli.ExitSilently(cli.ExitFailed)
 		}
-		return pull(ctx, a, cl, args[0], ids)
+		return pull(ctx, a, cl, api.ImagePull{Ref: args[0], Namespace: a.Namespace}, ids)
 	})
 	n.flags(c, "to")
+	a.NamespaceFlag(c, "pull with the registry credentials of this namespace (default: those for all namespaces)")
 	return c
 }
 
 // pull pulls an image to nodes, shows how far that is, and prints the digests. A node that fails
 // does not end the pulls of others. The digests are printed also then: what was pulled is there.
-func pull(ctx context.Context, a *cli.App, cl *client.Client, ref string, ids []string) error {
+func pull(ctx context.Context, a *cli.App, cl *client.Client, want api.ImagePull, ids []string) error {
 	// Each node reports by itself, and one bar adds them up.
 	p := &pulls{screen: term.NewScreen(a.Stdout, a.Stderr), now: map[string]api.ImageProgress{}}
 	done, errs := make([]pulledImage, len(ids)), make([]error, len(ids))
 	each(ids, func(i int, id string) {
-		digest, err := cl.PullImage(ctx, muster.NodeID(id), ref, func(now api.ImageProgress) { p.set(id, &now) })
-		done[i], errs[i] = pulledImage{id, ref, digest}, err
+		digest, err := cl.PullImage(ctx, muster.NodeID(id), want, func(now api.ImageProgress) { p.set(id, &now) })
+		done[i], errs[i] = pulledImage{id, want.Ref, digest}, err
 		p.set(id, nil)
 	})
 	// What follows is printed below the bar's line, so that goes first.
@@ -274,7 +275,7 @@ func pull(ctx context.Context, a *cli.App, cl *client.Client, ref string, ids []
 			fmt.Fprintf(a.Stdout, "%s %s\n", term.OneLine(g.Node), term.OneLine(g.Digest))
 		}
 	}
-	return tellNodes(a, ids, errs, fmt.Sprintf("%s could not be pulled", ref))
+	return tellNodes(a, ids, errs, fmt.Sprintf("%s could not be pulled", want.Ref))
 }
 
 // pulls is how far all pulls are that run at once, on one bar.

@@ -88,6 +88,13 @@ func Parse(given string) (Reference, error) {
 	return r.remote()
 }
 
+// Repository is the full name of the repository of a reference to a registry, as
+// docker.io/library/web.
+func (r Reference) Repository() string {
+	before, _, _ := strings.Cut(r.Canonical, "@")
+	return strings.TrimSuffix(before, ":"+r.tag)
+}
+
 // loaded splits NAME@DIGEST. The canonical text is that of the name alone: for users it is the same
 // image.
 func (r Reference) loaded(rest string) (Reference, error) {

@@ -41,6 +41,17 @@ type Grant struct {
 	// Digest is what the reference means, if the server has that image in its cache: then the server
 	// sends what it is made of, and the registry is not asked. Zero: it is pulled from the registry.
 	Digest v1.Hash
+	// Scope stands for the credentials that it was made from; empty if everybody has the same.
+	Scope string
+}
+
+// scope says who may use what is pulled with the grant: everybody, if the registry itself shows it
+// without credentials.
+func (g *Grant) scope() string {
+	if g.Digest == (v1.Hash{}) && g.Authorization == "" && g.Ref == "" {
+		return muster.PublicScope
+	}
+	return g.Scope
 }
 
 const (
@@ -63,9 +74,11 @@ type Registry struct {
 	// destinations are where the registry may be, and where it may send this node.
 	destinations destinations.Allowed
 
-	// sess is the session that is used again; nil: none was opened yet.
-	mu   sync.Mutex
-	sess *session
+	// sess is the session that is used again; nil: none was opened yet. shown is the scope by which
+	// the image was shown last.
+	mu    sync.Mutex
+	sess  *session
+	shown string
 }
 
 // NewRegistry makes a source of the repository of a reference. If grant is nil, it pulls
@@ -83,6 +96,8 @@ type session struct {
 	target Reference
 	// until is when a new session is to be opened.
 	until time.Time
+	// scope says who may use what is pulled.
+	scope string
 	// digest is what the reference means, if the server sends the image; then there is no client, and
 	// grant is what the registry is asked with if that is needed all the same.
 	digest v1.Hash
@@ -107,6 +122,21 @@ func (r *Registry) open(ctx context.Context, refused *session) (*session, error)
 	return s, nil
 }
 
+// Shown says who may use the image that Head or ByTag has found: the scope of the credentials by
+// which the registry has shown it last, muster.PublicScope if it needed none.
+func (r *Registry) Shown() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.shown
+}
+
+// showed notes that the image was shown in a session.
+func (r *Registry) showed(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shown = s.scope
+}
+
 // connect opens a session: it asks for a grant, and finds out how the registry wants to be asked.
 func (r *Registry) connect(ctx context.Context) (*session, error) {
 	var g Grant
@@ -121,7 +151,7 @@ func (r *Registry) connect(ctx context.Context) (*session, error) {
 		}
 	}
 	if g.Digest != (v1.Hash{}) && r.sent != nil {
-		s := &session{target: target, until: g.Until, digest: g.Digest, grant: g}
+		s := &session{target: target, until: g.Until, scope: g.scope(), digest: g.Digest, grant: g}
 		if s.until.IsZero() {
 			s.until = time.Now().Add(defaultUntil)
 		}
@@ -147,7 +177,7 @@ func (r *Registry) reach(ctx context.Context, target Reference, g Grant) (*sessi
 	case isHere(hostOf(host)) && !g.Insecure:
 		return nil, failure.Unusable("registry %s is on the node itself: that is allowed only to registries that the server's configuration calls insecure", host)
 	}
-	s := &session{target: target, until: g.Until}
+	s := &session{target: target, until: g.Until, scope: g.scope()}
 	if s.until.IsZero() {
 		s.until = time.Now().Add(defaultUntil)
 	}
@@ -272,7 +302,7 @@ func (r *Registry) answer(ctx context.Context, err error) error {
 	}
 	switch c := a.StatusCode; {
 	case c == http.StatusUnauthorized, c == http.StatusForbidden:
-		return failure.NotFound("not found or no access: check the spelling, the tag, and the credentials for %s in the server's configuration", host)
+		return failure.NotFound("not found or no access: check the spelling, the tag, and in the server's configuration the credentials for %s and which namespaces have them", host)
 	case c == http.StatusNotFound:
 		return failure.NotFound("it does not exist in %s: check the spelling and the tag", host)
 	case c == http.StatusTooManyRequests:
@@ -311,6 +341,9 @@ func (r *Registry) do(ctx context.Context, method, path string, header http.Head
 		}
 		switch resp.StatusCode {
 		case http.StatusOK, http.StatusPartialContent:
+			if strings.HasPrefix(path, manifests) {
+				r.showed(s)
+			}
 			return resp, nil
 		}
 		err = transport.CheckError(resp)
@@ -357,6 +390,9 @@ func isPartRefused(err error) bool {
 	return errors.As(err, &p)
 }
 
+// manifests is where in a repository its manifests are.
+const manifests = "manifests/"
+
 // acceptManifest names the kinds of manifests that can be read here.
 var acceptManifest = http.Header{"Accept": {
 	string(types.OCIImageIndex), string(types.DockerManifestList), string(types.OCIManifestSchema1), string(types.DockerManifestSchema2),
@@ -377,13 +413,16 @@ func (r *Registry) ident(ctx context.Context) (string, error) {
 // Head asks what a tag means now. ok is false if the registry does not say it this way.
 func (r *Registry) Head(ctx context.Context) (h v1.Hash, ok bool, err error) {
 	if s, err := r.open(ctx, nil); err != nil || s.digest != (v1.Hash{}) {
+		if err == nil {
+			r.showed(s)
+		}
 		return s.sentDigest(), err == nil, err
 	}
 	id, err := r.ident(ctx)
 	if err != nil {
 		return h, false, err
 	}
-	resp, err := r.do(ctx, http.MethodHead, "manifests/"+id, acceptManifest)
+	resp, err := r.do(ctx, http.MethodHead, manifests+id, acceptManifest)
 	if err != nil {
 		return h, false, err
 	}
@@ -402,6 +441,7 @@ func (r *Registry) ByTag(ctx context.Context) (Document, error) {
 		if r.ref.Digest != nil && *r.ref.Digest != s.digest {
 			return Document{}, failure.Outside("the server sends %s where %s was asked for", s.digest, r.ref.Digest)
 		}
+		r.showed(s)
 		return r.Document(ctx, v1.Descriptor{Digest: s.digest})
 	}
 	id, err := r.ident(ctx)
@@ -433,7 +473,7 @@ func (r *Registry) Document(ctx context.Context, d v1.Descriptor) (Document, err
 
 // get gets a manifest or index. If want is not empty, it must have this digest.
 func (r *Registry) get(ctx context.Context, id string, want v1.Hash) (Document, error) {
-	resp, err := r.do(ctx, http.MethodGet, "manifests/"+id, acceptManifest)
+	resp, err := r.do(ctx, http.MethodGet, manifests+id, acceptManifest)
 	if err != nil {
 		return Document{}, err
 	}

@@ -120,7 +120,7 @@ func (a *agent) grant(w http.ResponseWriter, r *http.Request) {
 func (n *Node) needGrantsLocked() []string {
 	var left []string
 	for _, ref := range n.needGrants {
-		if !slices.ContainsFunc(n.grants, func(g wire.PullGrant) bool { return g.Ref == ref }) {
+		if !slices.ContainsFunc(n.grants, func(g wire.PullGrant) bool { return wire.GrantNeed(g.Ref, g.Namespace) == ref }) {
 			left = append(left, ref)
 		}
 	}

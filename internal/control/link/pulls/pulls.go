@@ -23,15 +23,22 @@ const (
 	cachedFor = time.Hour
 )
 
-// Cached is an image of the server's cache: what Ref meant when it was granted.
-type Cached struct{ Ref, Digest string }
+// Cached is an image of the server's cache: what Ref meant when it was granted for a namespace.
+type Cached struct {
+	Ref       string
+	Namespace muster.Namespace
+	Digest    string
+}
+
+// need is how a report asks for the image.
+func (c Cached) need() string { return wire.GrantNeed(c.Ref, c.Namespace) }
 
 // Book is the record of one node. Its methods may be called concurrently.
 type Book struct {
 	mu sync.Mutex
-	// asked counts the pulls that operators asked for, by image.
+	// asked counts the pulls that operators asked for, by what the node needs for them.
 	asked map[string]int
-	// grants are the last, by reference. cached has when an image of the cache was granted last.
+	// grants are the last, by what the node asked for. cached has when an image of the cache was granted last.
 	grants map[string]wire.PullGrant
 	cached map[Cached]muster.Time
 }
@@ -41,21 +48,21 @@ func New() *Book {
 	return &Book{asked: map[string]int{}, grants: map[string]wire.PullGrant{}, cached: map[Cached]muster.Time{}}
 }
 
-// Ask records a pull that an operator asked for, until done is called.
-func (b *Book) Ask(ref string) (done func()) {
+// Ask records a pull that an operator asked for, by what the node needs for it, until done is called.
+func (b *Book) Ask(need string) (done func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.asked[ref]++
+	b.asked[need]++
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.asked[ref]--; b.asked[ref] == 0 {
-			delete(b.asked, ref)
+		if b.asked[need]--; b.asked[need] == 0 {
+			delete(b.asked, need)
 		}
 	}
 }
 
-// Asked are the images that operators have the node pull.
+// Asked are the images that operators have the node pull, as wire.GrantNeed names them.
 func (b *Book) Asked() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,13 +74,14 @@ func (b *Book) Asked() []string {
 func (b *Book) Granted(g wire.PullGrant, now muster.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.grants, g.Ref)
+	c := Cached{g.Ref, g.Namespace, g.Digest}
+	delete(b.grants, c.need())
 	if g.Digest != "" {
 		if len(b.cached) >= maxGrants {
 			maps.DeleteFunc(b.cached, func(_ Cached, at muster.Time) bool { return now.Sub(at) > cachedFor })
 		}
 		if len(b.cached) < maxGrants {
-			b.cached[Cached{g.Ref, g.Digest}] = now
+			b.cached[c] = now
 		}
 		return
 	}
@@ -84,16 +92,17 @@ func (b *Book) Granted(g wire.PullGrant, now muster.Time) {
 		maps.DeleteFunc(b.grants, func(_ string, old wire.PullGrant) bool { return old.Until < now })
 	}
 	if len(b.grants) < maxGrants {
-		b.grants[g.Ref] = g
+		b.grants[c.need()] = g
 	}
 }
 
-// Authorization is what the node was given last to pull an image from its registry. A node that
-// asks for it again has had it refused. It is empty for an image that the server sends.
-func (b *Book) Authorization(ref string) string {
+// Authorization is what the node was given last for what it needs to pull an image from its
+// registry. A node that asks for it again has had it refused. It is empty for an image that the
+// server sends.
+func (b *Book) Authorization(need string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.grants[ref].Authorization
+	return b.grants[need].Authorization
 }
 
 // Cached are the images of the cache that the node was granted lately.

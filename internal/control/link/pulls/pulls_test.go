@@ -47,7 +47,7 @@ func TestCached(t *testing.T) {
 	if got := b.Cached(later); len(got) != 2 {
 		t.Errorf("%v", got)
 	}
-	if got := b.Cached(later.Add(time.Second)); !slices.Equal(got, []Cached{{"a", "sha256:2"}}) {
+	if got := b.Cached(later.Add(time.Second)); !slices.Equal(got, []Cached{{Ref: "a", Digest: "sha256:2"}}) {
 		t.Errorf("%v", got)
 	}
 }
