@@ -130,6 +130,13 @@ type Rated interface {
 	Rates() Rates
 }
 
+// Sparing is a Provider that knows how many calls its cloud still allows.
+type Sparing interface {
+	// Scarce reports whether few calls are left. What nobody waits for should then be done seldom. It
+	// must be cheap, as it calls nobody.
+	Scarce() bool
+}
+
 // QuotaReader is a Provider that can say how much the account may have.
 type QuotaReader interface {
 	// Quotas are all that it knows of this account. Others may use up the same quota. They may be

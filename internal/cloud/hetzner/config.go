@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
@@ -76,6 +78,8 @@ type Provider struct {
 	network driver.Cached[int64]
 	// creating are the tokens whose creates run now.
 	creating driver.Tokens
+	// calls are those that the project has left.
+	calls *budget
 
 	mu      sync.Mutex
 	servers map[muster.InstanceID]*server
@@ -91,6 +95,7 @@ var (
 	_ cloud.Rated          = (*Provider)(nil)
 	_ cloud.MetadataServed = (*Provider)(nil)
 	_ cloud.Sweeper        = (*Provider)(nil)
+	_ cloud.Sparing        = (*Provider)(nil)
 	_ cloud.Resolver       = (*Provider)(nil)
 )
 
@@ -109,7 +114,8 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Client != nil {
 		client = *cfg.Client
 	}
-	client.Transport = authorized{cfg.TokenFile, client.Transport}
+	calls := &budget{}
+	client.Transport = authorized{cfg.TokenFile, client.Transport, calls}
 	options := []hcloud.ClientOption{
 		hcloud.WithApplication("muster", ""), hcloud.WithHTTPClient(&client),
 		// The library repeats a create after a time-out of the gateway. The fleet looks first.
@@ -118,7 +124,7 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Endpoint != "" {
 		options = append(options, hcloud.WithEndpoint(cfg.Endpoint))
 	}
-	p := &Provider{cfg: cfg, log: cfg.Logger, api: hcloud.NewClient(options...),
+	p := &Provider{cfg: cfg, log: cfg.Logger, api: hcloud.NewClient(options...), calls: calls,
 		servers: map[muster.InstanceID]*server{}}
 	p.types = driver.Cached[[]*hcloud.ServerType]{Read: p.readTypes, Life: 5 * time.Minute, Stale: 24 * time.Hour, Now: cfg.Now}
 	p.network = driver.Cached[int64]{Read: p.readNetwork, Life: time.Hour, Stale: 24 * time.Hour, Now: cfg.Now}
@@ -164,10 +170,11 @@ func readToken(path string) (string, error) {
 	return token, nil
 }
 
-// authorized sends the token that is in the file now.
+// authorized sends the token that is in the file now, and notes how many calls are left.
 type authorized struct {
-	path string
-	next http.RoundTripper
+	path  string
+	next  http.RoundTripper
+	calls *budget
 }
 
 // RoundTrip is http.RoundTripper's.
@@ -182,7 +189,35 @@ func (a authorized) RoundTrip(q *http.Request) (*http.Response, error) {
 	if next == nil {
 		next = http.DefaultTransport
 	}
-	return next.RoundTrip(q)
+	resp, err := next.RoundTrip(q)
+	if err == nil {
+		a.calls.note(resp.Header)
+	}
+	return resp, err
+}
+
+// budget is how many calls of the hour the project has left, as its last answer said.
+type budget struct{ limit, left atomic.Int64 }
+
+// note reads the headers of an answer. One without them says nothing.
+func (b *budget) note(h http.Header) {
+	limit, err := strconv.ParseInt(h.Get("RateLimit-Limit"), 10, 64)
+	if err != nil {
+		return
+	}
+	if left, err := strconv.ParseInt(h.Get("RateLimit-Remaining"), 10, 64); err == nil {
+		b.limit.Store(limit)
+		b.left.Store(left)
+	}
+}
+
+// scarceBelow is the share of a project's calls that is kept for what somebody waits for: 600 of the
+// usual 3,600.
+const scarceBelow = 6
+
+// Scarce is cloud.Sparing's. Others may use calls of the same project.
+func (p *Provider) Scarce() bool {
+	return p.calls.left.Load() < p.calls.limit.Load()/scarceBelow
 }
 
 // UserDataLimit is cloud.Bootable's.

@@ -1,6 +1,7 @@
 package hetzner
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -298,6 +299,79 @@ func TestTheLimitOnCallsIsReported(t *testing.T) {
 	f, ok := err.(*muster.Fault)
 	if !ok || f.Kind != muster.FaultRateLimited || f.After != slowest || f.Scope != (muster.Scope{Provider: "hz"}) {
 		t.Errorf("%+v", err)
+	}
+}
+
+// An idle server lists each minute, reads offerings each minute and leftovers every five: with a
+// hundred nodes that is a tenth of the project's calls.
+func TestCallsOfAnIdleHour(t *testing.T) {
+	now := time.Now()
+	clock := func() time.Time { return now }
+	c := hetznertest.New(t, hetznertest.Options{Limit: 3600, Refill: 1, Now: clock})
+	p := open(t, c, "o", func(cfg *Config) { cfg.Now = clock })
+	for n := range 100 {
+		make1(t, p, fmt.Sprint("t", n))
+		now = now.Add(10 * time.Second)
+	}
+	now = now.Add(time.Hour)
+	before, least := sumOf(c), int64(3600)
+	for minute := range 60 {
+		servers, cursor := 0, ""
+		for {
+			page, err := p.List(t.Context(), cursor)
+			if err != nil {
+				t.Fatal(err)
+			}
+			servers += len(page.Instances)
+			if cursor = page.Next; cursor == "" {
+				break
+			}
+		}
+		if servers != 100 {
+			t.Fatalf("%d servers", servers)
+		}
+		if _, err := p.Offers(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if minute%5 == 0 {
+			if _, err := p.Leftovers(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		least = min(least, p.calls.left.Load())
+		now = now.Add(time.Minute)
+	}
+	calls := sumOf(c) - before
+	t.Logf("%d calls in an hour, %d left at least", calls, least)
+	if calls > 360 || calls < 120 || least < 3590 || p.Scarce() {
+		t.Errorf("%d calls in an hour, %d left at least", calls, least)
+	}
+}
+
+func sumOf(c *hetznertest.Cloud) (n int) {
+	for _, call := range c.AllCalls() {
+		n += call
+	}
+	return n
+}
+
+func TestFewCallsLeft(t *testing.T) {
+	now := time.Now()
+	c := hetznertest.New(t, hetznertest.Options{Limit: 60, Refill: 1, Now: func() time.Time { return now }})
+	p := open(t, c, "o", nil)
+	if p.Scarce() {
+		t.Error("before anything is known")
+	}
+	for n := range 51 {
+		list(t, p)
+		if want := n == 50; p.Scarce() != want {
+			t.Errorf("after %d calls: scarce %v", n+1, p.Scarce())
+		}
+	}
+	now = now.Add(10 * time.Second)
+	list(t, p)
+	if p.Scarce() {
+		t.Error("calls came back")
 	}
 }
 

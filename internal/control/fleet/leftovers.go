@@ -31,6 +31,9 @@ func (f *Fleet) sweepLeftovers(ctx context.Context, name muster.ProviderName) {
 	// since is when a leftover without a date was first seen.
 	since := map[string]muster.Time{}
 	for wait.For(ctx, leftoversEvery) {
+		if isScarce(f.cfg.Providers[name]) {
+			continue // leftovers cost little, and can wait for an hour
+		}
 		f.sweepOnce(ctx, name, sweeper, since)
 	}
 }

@@ -18,6 +18,8 @@ import (
 const (
 	// listTimeout bounds a list with all its pages, and a read of offerings.
 	listTimeout = 2 * time.Minute
+	// thrift is how many times longer sweeps are apart while the cloud has few calls left.
+	thrift = 5
 	// listGap is the shortest time between the starts of two lists.
 	listGap = 250 * time.Millisecond
 	// The delays after a failed list: the first, which doubles, and the longest.
@@ -125,11 +127,21 @@ func (l *lister) due(last, notBefore muster.Time) muster.Time {
 	defer l.mu.Unlock()
 	// The sweep is the latest time; a request may be earlier, but not before the gap and the
 	// back-off.
-	at := last.Add(l.f.cfg.SweepEvery)
+	every := l.f.cfg.SweepEvery
+	if isScarce(l.p) {
+		every *= thrift
+	}
+	at := last.Add(every)
 	if l.next != 0 {
 		at = min(at, l.next)
 	}
 	return max(at, last.Add(listGap), notBefore)
+}
+
+// isScarce reports whether a provider's cloud has few calls left, as far as it knows.
+func isScarce(p cloud.Provider) bool {
+	s, ok := cloud.As[cloud.Sparing](p)
+	return ok && s.Scarce()
 }
 
 // run lists until ctx ends. The first list begins at once, unless the provider has forbidden that.

@@ -8,6 +8,7 @@ package hetznertest
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -182,6 +183,13 @@ func (c *Cloud) Calls(call string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.calls[call]
+}
+
+// AllCalls are how many calls of each kind were served.
+func (c *Cloud) AllCalls() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.calls)
 }
 
 // Books are the names of the servers and primary IPs that are there, and how many servers were ever
