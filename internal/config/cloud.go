@@ -100,6 +100,8 @@ func (c *checks) cloudNeeds(at string, p *api.ProviderSpec) {
 		need("region", p.Region != "", "name the region, as eu-central-1")
 		need("subnets", len(p.Subnets) > 0, "name at least one subnet; `aws ec2 describe-subnets` lists them")
 		need("security_groups", len(p.SecurityGroups) > 0, "name a security group that lets this server in on port 22; `aws ec2 describe-security-groups` lists them")
+		own := strings.HasPrefix(p.Image, "ami-") || strings.HasPrefix(p.Image, "/")
+		need("ssh.user", !own || p.SSH != nil && p.SSH.User != "", "name the login user of image "+validate.Quote(p.Image)+", as admin; it is known of aliases only, as debian-12")
 	case api.ProviderHetzner:
 		need("token_file", p.TokenFile != "", "name a file with an API token that may read and write; the console makes one under Security, API tokens")
 		need("locations", len(p.Locations) > 0, "name at least one location, as fsn1")

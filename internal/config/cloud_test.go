@@ -80,6 +80,7 @@ func TestCloudRefusals(t *testing.T) {
 		{"ec2", func(p *api.ProviderSpec) { p.Endpoint = "ftp://x" }, `providers[0].endpoint: is "ftp://x"; write an address, as https://ec2.example.org`},
 		{"ec2", func(p *api.ProviderSpec) { p.Rates.Create = -1 }, `providers[0].rates.create: is -1; it is 0 to 10000 a second`},
 		{"ec2", func(p *api.ProviderSpec) { p.Prices = map[string]float64{"m7i": -1} }, `providers[0].prices.m7i: is -1; it is 0 to 1e9`},
+		{"ec2", func(p *api.ProviderSpec) { p.Image = "ami-0a" }, `providers[0].ssh.user: is missing; name the login user of image "ami-0a", as admin; it is known of aliases only, as debian-12`},
 		{"qemu", func(p *api.ProviderSpec) { p.Markets = []string{"spot"} }, `providers[0].markets: is for providers of type ec2, gce and azure; this one is qemu`},
 		{"openstack", func(p *api.ProviderSpec) { p.PublicIP = true }, `providers[0].public_ip: is for providers of type ec2, hetzner, gce and azure; this one is openstack`},
 		{"openstack", func(p *api.ProviderSpec) { p.Credentials.Profile = "x" }, `providers[0].credentials.profile: is for providers of type ec2; this one is openstack`},

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -36,8 +37,12 @@ func (s *Server) newProviders(config *api.ServerConfig, cluster string, r *reach
 	for i := range config.Providers {
 		spec := &config.Providers[i]
 		p, err := s.provider(spec, cluster, r)
-		if err != nil {
-			return nil, fmt.Errorf("provider %s: %w", spec.Name, err)
+		if named := "provider " + string(spec.Name) + ": "; err != nil {
+			// Most drivers name it themselves.
+			if strings.HasPrefix(err.Error(), named) {
+				return nil, err
+			}
+			return nil, fmt.Errorf("%s%w", named, err)
 		}
 		if len(spec.Labels) > 0 {
 			p = cloud.NewLabelled(p, spec.Labels)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -38,6 +39,8 @@ type client struct {
 	region      string
 	now         func() time.Time
 	provider    muster.ProviderName
+	// lacking says what to do where there are no credentials.
+	lacking string
 
 	ec2, ssm, pricing service
 
@@ -193,7 +196,7 @@ func (c *client) send(ctx context.Context, s service, q call, kind, target strin
 	}
 	credentials, err := c.credentials.Retrieve(ctx)
 	if err != nil {
-		f := &muster.Fault{Kind: muster.FaultAuth, Message: c.named(q.action) + ": no credentials: set them in the environment, in ~/.aws, or give the machine a role", Err: err}
+		f := &muster.Fault{Kind: muster.FaultAuth, Message: c.named(q.action) + ": no credentials: " + c.lacking, Err: err}
 		if ctx.Err() != nil {
 			f.Kind, f.Message = muster.FaultTransient, c.named(q.action)+": not sent"
 		}
@@ -205,7 +208,11 @@ func (c *client) send(ctx context.Context, s service, q call, kind, target strin
 	}
 	answer, err := c.http.Do(r)
 	if err != nil {
-		return 0, nil, sent.Fault(c.named(q.action), q.effect, err)
+		f := sent.Fault(c.named(q.action), q.effect, err)
+		if unknown := (*net.DNSError)(nil); errors.As(err, &unknown) && unknown.IsNotFound {
+			f.Message += fmt.Sprintf(": %s has no address: check the spelling of region %s, and the DNS of this server", unknown.Name, c.region)
+		}
+		return 0, nil, f
 	}
 	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))

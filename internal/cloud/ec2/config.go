@@ -128,7 +128,7 @@ func New(cfg Config) (*Provider, error) {
 	}
 	cfg.Access.Shutdown = cmp.Or(cfg.Access.Shutdown, "poweroff")
 	if cfg.Access.User = cmp.Or(cfg.Access.User, img.user); cfg.Access.User == "" {
-		return nil, fmt.Errorf("provider %s: ssh.user is missing: %s is not an alias, so the login user of the image is not known", cfg.Name, cfg.Image)
+		return nil, fmt.Errorf("provider %s: ssh.user is missing: name the login user of image %s, as admin; it is known of aliases only, as debian-12", cfg.Name, cfg.Image)
 	}
 	if len(cfg.Markets) == 0 {
 		cfg.Markets = []muster.Market{muster.OnDemand}
@@ -150,7 +150,7 @@ func New(cfg Config) (*Provider, error) {
 		}
 	}
 	p := &Provider{cfg: cfg, log: cfg.Logger, image: img}
-	p.api = client{http: cfg.Client, signer: v4.NewSigner(), credentials: credentials, region: cfg.Region, now: cfg.Now, provider: cfg.Name}
+	p.api = client{http: cfg.Client, signer: v4.NewSigner(), credentials: credentials, region: cfg.Region, now: cfg.Now, provider: cfg.Name, lacking: cfg.lacking()}
 	p.api.endpoints(cfg.Endpoint)
 	// EC2 allows two launches a second and five at once, however many instances each has.
 	p.launch.Rate = cloud.Rate{PerSecond: 2, Burst: 5}
@@ -217,6 +217,17 @@ func (c *Config) check() error {
 		}
 	}
 	return cmp.Or(driver.CheckEndpoint(c.Endpoint, "https://host"), c.Types.Check(), c.Prices.Check())
+}
+
+// lacking says what to do where there are no credentials.
+func (c *Config) lacking() string {
+	switch {
+	case c.CredentialsFile != "":
+		return fmt.Sprintf("credentials.file, %s, must be there and have aws_access_key_id and aws_secret_access_key under [%s]", c.CredentialsFile, cmp.Or(c.Profile, "default"))
+	case c.Profile != "":
+		return fmt.Sprintf("the files in ~/.aws of the user that runs the server must have profile %s, of credentials.profile", c.Profile)
+	}
+	return "set them in the environment, in ~/.aws, or give the machine a role"
 }
 
 // chain is AWS's own way to find credentials.

@@ -64,6 +64,8 @@ var rules = []rule{
 	{"UnauthorizedOperation AccessDenied AccessDeniedException", muster.FaultAuth, account, "see the policy in docs/clouds/ec2.md; aws sts decode-authorization-message explains an encoded text"},
 	{"AuthFailure* InvalidClientTokenId SignatureDoesNotMatch MissingAuthenticationToken ExpiredToken ExpiredTokenException UnrecognizedClientException OptInRequired Blocked PendingVerification AccountDisabled InvalidSignatureException IncompleteSignature",
 		muster.FaultAuth, account, ""},
+	{"InvalidSubnetID*", muster.FaultInvalid, offeringOnly, "aws ec2 describe-subnets lists those of the region"},
+	{"InvalidGroup* InvalidSecurityGroupID*", muster.FaultInvalid, offeringOnly, "aws ec2 describe-security-groups lists those of the region"},
 	// The image is resolved again before the next launch.
 	{"InvalidAMIID*", muster.FaultInvalid, nothing, ""},
 	{"InvalidParameterValue InvalidParameter InvalidParameterCombination MissingParameter UnknownParameter TagPolicyViolation VPCIdNotSpecified UnsupportedOperation OperationNotPermitted MissingInput MissingAction InvalidAction",
