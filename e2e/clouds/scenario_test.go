@@ -99,6 +99,12 @@ const pool = "- {name: main, provider: cloud, max: %d, grace: 5s, boot_timeout: 
 // serve starts a server on a cloud.
 func serve(t *testing.T, c *stand, idle string) *world {
 	t.Helper()
+	return serveWith(t, c, idle, nil)
+}
+
+// serveWith is serve with something in the data directory before the server starts.
+func serveWith(t *testing.T, c *stand, idle string, prepare func(*servertest.Server)) *world {
+	t.Helper()
 	program, err := filepath.Abs("../../bin/muster")
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +120,7 @@ func serve(t *testing.T, c *stand, idle string) *world {
 		env = c.env(address)
 	}
 	pools := "pools:\n" + fmt.Sprintf(pool, cmp.Or(c.most, 8), cmp.Or(c.boot, "1m"), idle, c.pool) + "\n" + c.pools
-	w.Server = servertest.Start(t, program, "providers:\n"+c.provider("cloud", address)+pools, env...)
+	w.Server = servertest.StartWith(t, program, servertest.Options{Text: "providers:\n" + c.provider("cloud", address) + pools, Env: env, Prepare: prepare})
 	if c.placed != nil {
 		c.placed(w)
 	}

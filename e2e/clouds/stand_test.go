@@ -63,6 +63,8 @@ type stand struct {
 
 	// cut takes a machine off the network, or puts it back.
 	cut func(t *testing.T, id string, off bool)
+	// lists is how often EC2's stand-in was asked for its instances; nil: it is another cloud.
+	lists func() int
 	// books are what the cloud itself says that there is.
 	books func(t testing.TB) books
 }
@@ -171,6 +173,7 @@ func ec2Stand(t testing.TB, s *ec2test.Server, hosts func() []string, api string
 	credentials := writeFile(t, ec2Credentials(ec2test.Default().Keys[0]))
 	return &stand{
 		api: api, take: s.Take, play: s.Play, made: s.Made, populate: s.Populate,
+		lists:    func() int { return s.Calls("DescribeInstances") },
 		provider: func(name, api string) string { return ec2Provider(name, api, credentials) },
 		changes: func(_ *http.Request, body []byte) bool {
 			form, err := url.ParseQuery(string(body))

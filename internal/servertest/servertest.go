@@ -57,6 +57,9 @@ type Options struct {
 	Args []string
 	// Env is added to the environment, as NAME=value.
 	Env []string
+	// Prepare puts something into the data directory before the first start, as a backup that it restores.
+	// Optional.
+	Prepare func(*Server)
 }
 
 // StartWith is Start with options.
@@ -77,6 +80,9 @@ func StartWith(t *testing.T, program string, o Options) *Server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.end(text) })
+	if o.Prepare != nil {
+		o.Prepare(s)
+	}
 	s.Again()
 	return s
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/musterhq/muster"
 )
 
+// WhoLink is who has held a node whose agent obeys another server.
+const WhoLink = "link"
+
 func (s *State) node(id muster.NodeID) (*Node, error) {
 	n, ok := s.t.nodes.Get(&Node{ID: id})
 	if !ok {

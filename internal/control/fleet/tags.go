@@ -37,6 +37,10 @@ func (f *Fleet) tag(ctx context.Context, snap *state.Snapshot, name muster.Provi
 		if n == nil || n.Token != in.Tags.Token {
 			continue
 		}
+		// Its agent obeys another server, whose tags these are.
+		if n.Intent == muster.NodeHold && n.IntentWho == state.WhoLink {
+			continue
+		}
 		want := in.Tags
 		want.Node, want.Pool, want.Intent = n.ID, n.Pool, tagOf(n.Intent)
 		// The usual intent may be written or left out; both are the same.

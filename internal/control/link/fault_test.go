@@ -425,6 +425,40 @@ func TestAdoptedAndRefused(t *testing.T) {
 	})
 }
 
+// A backup was restored elsewhere, and the agent obeys that server: here its node is held, so that
+// nothing is run again when the other server ends its instance.
+func TestNodeOfARestoredServerIsHeld(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		n := r.boot("n1", 4)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("j", spec("sleep 1h"))
+		id := r.place("j", "n1")[0]
+		r.until("it runs", time.Minute, func(s *state.Snapshot) bool { return s.Alloc(id).Status == muster.AllocRunning })
+		newer := wire.Fence{Cluster: "c1", Epoch: 2, Term: 1, Index: 1}
+		n.Obeyed(newer)
+		n.Cut(true)
+		n.Cut(false)
+		r.until("held", 2*time.Minute, func(s *state.Snapshot) bool { return s.Node("n1").Intent == muster.NodeHold })
+		if row := r.log.Latest().Node("n1"); !strings.Contains(row.IntentReason, "epoch 2") || row.IntentWho != state.WhoLink {
+			t.Errorf("%q by %q", row.IntentReason, row.IntentWho)
+		}
+		if a := r.log.Latest().Alloc(id); !a.Live() {
+			t.Errorf("%s", a.Status)
+		}
+		// Another term of the same epoch is only a leader that this server has not heard of.
+		n.Obeyed(wire.Fence{})
+		r.until("released", 2*time.Minute, func(s *state.Snapshot) bool { return s.Node("n1").Intent == muster.NodeRun })
+		n.Obeyed(wire.Fence{Cluster: "c1", Epoch: 1, Term: 99, Index: 1})
+		n.Cut(true)
+		n.Cut(false)
+		time.Sleep(2 * time.Minute)
+		if row := r.log.Latest().Node("n1"); row.Intent == muster.NodeHold {
+			t.Errorf("%q", row.IntentReason)
+		}
+	})
+}
+
 // A new instance is given time to start its agent by itself.
 func TestBootIsNotHurried(t *testing.T) {
 	inBubble(t, func(r *rig) {

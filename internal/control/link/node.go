@@ -274,7 +274,9 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 
 // refused records that the agent refuses this server. If the node's instance was just adopted, the
 // link then holds the node: the server that the agent obeys may be the right one, and only an
-// operator can know.
+// operator can know. The same holds if the agent has obeyed a later epoch of this cluster: a backup
+// was restored elsewhere, and that server now decides about the node. Without the hold this one would
+// run the members of the node again when the other ends its instance.
 func (n *nodeLink) refused(ctx context.Context, r *wire.Refusal) {
 	why := muster.Truncate(r.Message, maxMessage)
 	if why != n.lastRefusal {
@@ -283,22 +285,24 @@ func (n *nodeLink) refused(ctx context.Context, r *wire.Refusal) {
 	}
 	n.touch(func(c *health.Contact) { c.Up, c.Refused, c.Unready, c.Denied = false, why, "", false })
 	row := n.row.Load()
-	if row.Stage != muster.NodeAdopted || row.Intent == muster.NodeHold {
+	ours, _ := n.l.fence(n.l.cfg.State.Latest())
+	replaced := r.Fence.Cluster == ours.Cluster && r.Fence.Epoch > ours.Epoch
+	if row.Intent == muster.NodeHold || row.Stage != muster.NodeAdopted && !replaced {
 		return
 	}
-	hold := &state.NodeIntentSet{ID: n.id, Intent: muster.NodeHold, Reason: heldBecause + why, Who: "link"}
+	hold := &state.NodeIntentSet{ID: n.id, Intent: muster.NodeHold, Reason: heldBecause + why, Who: state.WhoLink}
 	if err := n.propose(ctx, hold); err != nil && ctx.Err() == nil {
 		n.log.Warn("node not held", "error", err)
 	}
 }
 
 // heldBecause is the prefix of the reason of a hold that the link set. An operator's hold has none.
-const heldBecause = "found, and refuses to obey: "
+const heldBecause = "refuses to obey: "
 
 // letGo releases a hold that refused set, once the agent obeys. An operator's hold stays.
 func (n *nodeLink) letGo(ctx context.Context) {
 	row := n.l.cfg.State.Latest().Node(n.id)
-	if row == nil || row.Intent != muster.NodeHold || !strings.HasPrefix(row.IntentReason, heldBecause) {
+	if row == nil || row.Intent != muster.NodeHold || !strings.HasPrefix(strings.TrimPrefix(row.IntentReason, "found, and "), heldBecause) {
 		return
 	}
 	n.log.Info("held because it did not obey, and does now: released")
