@@ -33,7 +33,8 @@ const (
 	// allocation has; each has a grace time and is killed after it.
 	JobStopping JobStage = "stopping"
 	// JobEnded: nothing of it runs and nothing will. Has a JobOutcome. It is kept for
-	// its retention and then purged; submitted again, its name begins another life.
+	// its retention and then purged; submitted again, its name begins another life. Next is live,
+	// when a user retries members of a batch job that did not succeed.
 	JobEnded JobStage = "ended"
 )
 
@@ -45,6 +46,7 @@ func JobMoves() []Move[JobStage] {
 		{JobLive, JobStopping, "stopped by a user, or fits no offering"},
 		{JobLive, JobEnded, "every member ended"},
 		{JobStopping, JobEnded, "its last allocation ended"},
+		{JobEnded, JobLive, "members that did not succeed are retried"},
 	}
 }
 
@@ -107,9 +109,9 @@ const (
 	MemberPlaced MemberStatus = "placed"
 	// MemberSucceeded: an allocation of it succeeded. Final for this version of the job.
 	MemberSucceeded MemberStatus = "succeeded"
-	// MemberFailed: its restart policy is used up. Final for this version of the job.
+	// MemberFailed: its restart policy is used up. Final for this version of the job, unless a user retries it.
 	MemberFailed MemberStatus = "failed"
-	// MemberStopped: ended by a user's stop, final for this version of the job; or beyond the count of a
+	// MemberStopped: ended by a user's stop, final for this version of the job unless a user retries it; or beyond the count of a
 	// service that was made smaller, and waiting again once the service is made larger.
 	MemberStopped MemberStatus = "stopped"
 )
@@ -124,7 +126,8 @@ func MemberMoves() []Move[MemberStatus] {
 		{MemberPlaced, MemberSucceeded, "allocation succeeded"},
 		{MemberPlaced, MemberFailed, "allocation failed, restart policy used up"},
 		{MemberPlaced, MemberStopped, "allocation stopped"},
-		{MemberStopped, MemberWaiting, "its job, a service, wants so many members again"},
+		{MemberStopped, MemberWaiting, "its job, a service, wants so many members again; or it is retried"},
+		{MemberFailed, MemberWaiting, "retried by a user"},
 	}
 }
 
@@ -133,7 +136,7 @@ func (s MemberStatus) To(noun string, next MemberStatus) (MemberStatus, error) {
 	return to(noun, MemberMoves(), s, next)
 }
 
-// Final reports whether the member will not run again in this version of its job.
+// Final reports whether the member will not run again in this version of its job unless a user retries it.
 func (s MemberStatus) Final() bool {
 	return s == MemberSucceeded || s == MemberFailed || s == MemberStopped
 }

@@ -57,6 +57,8 @@ func jobText(verb state.Verb, j *state.Job) string {
 		return fmt.Sprintf("%s was submitted with %s", what, muster.Counted(j.Count(), "member"))
 	case state.VerbJobReplaced:
 		return fmt.Sprintf("%s was submitted again as version %d, with %s", what, j.Version, muster.Counted(j.Count(), "member"))
+	case state.VerbJobRetried:
+		return fmt.Sprintf("%s is retried: of %s %d wait and %d succeeded before", what, muster.Counted(j.Count(), "member"), j.Waiting(), j.Succeeded)
 	case state.VerbJobStopping:
 		return what + " is stopping" + muster.Because(j.Reason)
 	case state.VerbJobEnded:

@@ -64,7 +64,8 @@ func JobWithSpec(j *state.Job) api.Job {
 func Member(j *state.Job, index int, m *state.Member) api.Member {
 	if m == nil {
 		out := api.Member{Index: index, Status: string(muster.MemberWaiting), Reason: j.Parked}
-		if j.Stage != muster.JobLive {
+		if j.Stage != muster.JobLive || j.Env == nil && j.Standing == nil && index < j.NextIndex {
+			// The second is one that a retry of its job left out.
 			out.Status, out.Reason = string(muster.MemberStopped), j.Reason
 		}
 		return out

@@ -199,6 +199,9 @@ func (d *drafts) placeable(p Placement) (wanting, string) {
 		return w, fmt.Sprintf("environment %s: runner %d is gone, and its index is not used again", w.job.Key, p.Index)
 	case w.member == nil && w.job.Standing != nil && p.Index < w.job.NextIndex:
 		return w, fmt.Sprintf("job %s: the node of member %d is gone, and its index is not used again", w.job.Key, p.Index)
+	case w.member == nil && p.Index < w.job.NextIndex:
+		// It was stopped before it was ever placed, and a retry of its job left it out.
+		return w, fmt.Sprintf("job %s: member %d is %s", w.job.Key, p.Index, muster.MemberStopped)
 	case w.member != nil && w.member.Status != muster.MemberWaiting:
 		return w, fmt.Sprintf("job %s: member %d is %s", w.job.Key, p.Index, w.member.Status)
 	}

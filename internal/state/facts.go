@@ -85,6 +85,7 @@ var blanks = [...]func() Fact{
 	62: fact[NodeStopped],
 	63: fact[NodeStarting],
 	64: fact[NodeStarted],
+	65: fact[JobRetried],
 }
 
 func fact[T any, F interface {
@@ -163,6 +164,33 @@ type Submitted struct {
 	Index     uint64
 	Unchanged bool // nothing was done: same spec, or the same idempotency key
 	Repeated  bool
+}
+
+// JobRetried has members of a batch job that did not succeed wait again, each with all attempts of its restart
+// policy. Refused if there is no such member. Value: *Retried.
+type JobRetried struct {
+	Key muster.JobKey `cbor:"1,keyasint"`
+	// UID is the job that is meant: another one may have its name by now.
+	UID muster.JobUID `cbor:"2,keyasint"`
+	// Members by index. Empty: those that failed, and those that did not run because the job failed.
+	Members []int `cbor:"3,keyasint,omitempty"`
+	// All: without Members, also those that were stopped.
+	All bool `cbor:"4,keyasint,omitempty"`
+	// Idempotency key and digest of the request; empty if none was given.
+	Idempotency string `cbor:"5,keyasint,omitempty"`
+	Digest      string `cbor:"6,keyasint,omitempty"`
+}
+
+// Retried is the answer to JobRetried.
+type Retried struct {
+	Key     muster.JobKey
+	UID     muster.JobUID
+	Version uint64
+	Index   uint64
+	// Members is how many wait again.
+	Members int
+	// Repeated: nothing was done, as a request with this idempotency key was done before.
+	Repeated bool
 }
 
 // JobStopped is a user's stop. Value: *Job before it.

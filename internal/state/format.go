@@ -99,6 +99,8 @@ var since = map[string]Format{
 	"state.Node.Off":                     7,
 	"state.Pool.StopMost":                7,
 	"state.Pool.StopTime":                7,
+	"state.JobRetried":                   7,
+	"state.Receipt.Members":              7,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

@@ -181,13 +181,10 @@ func (s *State) jobByUID(uid muster.JobUID) (*Job, error) {
 }
 
 func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
-	if f.Idempotency != "" {
-		if r, ok := s.t.receipts.Get(&Receipt{Namespace: f.Key.Namespace, Key: f.Idempotency}); ok {
-			if r.Digest != f.Digest {
-				return nil, muster.Faultf(muster.FaultConflict, "idempotency key %q was used before for another request, of job %s", f.Idempotency, r.Job)
-			}
-			return &Submitted{Key: r.Job, UID: r.UID, Version: r.Version, Index: r.Index, Unchanged: true, Repeated: true}, nil
-		}
+	if r, err := s.t.receipt(f.Key.Namespace, f.Idempotency, f.Digest); err != nil {
+		return nil, err
+	} else if r != nil {
+		return &Submitted{Key: r.Job, UID: r.UID, Version: r.Version, Index: r.Index, Unchanged: true, Repeated: true}, nil
 	}
 	if _, is := f.Key.Environment(); is {
 		return nil, muster.Faultf(muster.FaultInvalid, "%s is an environment, and none is submitted as a job", f.Key)
@@ -262,11 +259,27 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 	return out, nil
 }
 
+// receipt is what is remembered of an idempotency key; nil: nothing. A key that was used for another request is a conflict.
+func (t *tables) receipt(ns muster.Namespace, key, digest string) (*Receipt, error) {
+	if key == "" {
+		return nil, nil
+	}
+	r := get(t.receipts, &Receipt{Namespace: ns, Key: key})
+	if r != nil && r.Digest != digest {
+		return nil, muster.Faultf(muster.FaultConflict, "idempotency key %q was used before for another request, of job %s", key, r.Job)
+	}
+	return r, nil
+}
+
 func (s *State) remember(f *JobSubmitted, out *Submitted) {
-	if f.Idempotency == "" {
+	s.keepReceipt(&Receipt{Namespace: f.Key.Namespace, Key: f.Idempotency, Digest: f.Digest, Job: out.Key, UID: out.UID, Version: out.Version, Index: s.meta.Index})
+}
+
+// keepReceipt remembers a request that has a key, and forgets old ones.
+func (s *State) keepReceipt(r *Receipt) {
+	if r.Key == "" {
 		return
 	}
-	r := &Receipt{Namespace: f.Key.Namespace, Key: f.Idempotency, Digest: f.Digest, Job: out.Key, UID: out.UID, Version: out.Version, Index: s.meta.Index}
 	if s.meta.LogFormat() < 2 {
 		s.t.putReceipt(r)
 		for s.t.receiptN.Len() > maxReceipts {
@@ -433,6 +446,10 @@ func (j *Job) settle(now muster.Time) bool {
 			}
 		case j.Stopped > 0:
 			j.Result = muster.JobStopped
+			if j.Reason == "" {
+				// A retry left them out: a stop has a reason.
+				j.Reason = fmt.Sprintf("%d of %d members were stopped earlier and not retried", j.Stopped, j.Count())
+			}
 		default:
 			j.Result = muster.JobSucceeded
 			j.Reason = ""

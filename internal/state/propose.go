@@ -23,6 +23,7 @@ func (*ClaimExtended) yields(*Claim)              {}
 func (*ConfigApplied) yields(*AppliedConfig)      {}
 func (*EnvironmentSet) yields(*EnvironmentChange) {}
 func (*ImageRemoved) yields(*LoadedImage)         {}
+func (*JobRetried) yields(*Retried)               {}
 func (*JobStopped) yields(*Job)                   {}
 func (*JobSubmitted) yields(*Submitted)           {}
 func (*PlanCommitted) yields(*PlanResult)         {}

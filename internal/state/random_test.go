@@ -140,6 +140,15 @@ func (g gen) fact(s *Snapshot) Fact {
 		})
 		return &JobSubmitted{Key: key(name), UID: muster.JobUID(fmt.Sprintf("u%s%d", name, s.Index())), Spec: sp, Replace: g.pick("replace", 2) == 0}
 	case 2:
+		if g.pick("retry", 3) > 0 {
+			f := &JobRetried{Key: key(name), UID: uid, All: g.pick("all", 2) == 0, Idempotency: []string{"", "r"}[g.pick("key", 2)]}
+			for i := range 4 * g.pick("list", 2) {
+				if g.pick("listed", 2) == 0 {
+					f.Members = append(f.Members, i)
+				}
+			}
+			return f
+		}
 		return &JobStopped{Key: key(name)}
 	case 3:
 		if j := s.JobByUID(uid); j != nil {

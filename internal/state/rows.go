@@ -56,7 +56,8 @@ type Job struct {
 	Reason    string      `cbor:"6,keyasint,omitempty"`
 	Version   uint64      `cbor:"7,keyasint"`
 	Submitted muster.Time `cbor:"8,keyasint"`
-	// Age is the log index of this version's submission: the order of "first come".
+	// Age is the log index of this version's submission, or of the retry that had it live again: the order of
+	// "first come".
 	Age uint64 `cbor:"9,keyasint"`
 	// Modified is the log index of the last change of the row.
 	Modified uint64 `cbor:"10,keyasint"`
@@ -427,7 +428,7 @@ type Meta struct {
 	FormatBy string `cbor:"8,keyasint,omitempty"`
 }
 
-// Receipt remembers a submission by its idempotency key.
+// Receipt remembers a submission or a retry by its idempotency key.
 type Receipt struct {
 	Namespace muster.Namespace `cbor:"1,keyasint"`
 	Key       string           `cbor:"2,keyasint"`
@@ -438,4 +439,6 @@ type Receipt struct {
 	Index     uint64           `cbor:"7,keyasint"`
 	// At is when it was submitted.
 	At muster.Time `cbor:"8,keyasint,omitempty"`
+	// Members is how many members a retry had wait again; 0: the receipt is of a submission.
+	Members int `cbor:"9,keyasint,omitempty"`
 }

@@ -453,6 +453,7 @@ func goldenFacts() []Fact {
 		&OfferingsSeen{"local", []muster.Offering{offer}},
 		&JobSubmitted{Key: key("a"), UID: "ua", Spec: spec(2, func(s *api.JobSpec) { s.Env = map[string]string{"b": "1", "a": "2"} }), IfVersion: &one, Replace: true, Idempotency: "k", Digest: "d", Note: "n", Reverts: 1},
 		&RolloutMoved{"ua", 2, muster.RolloutFailed, "r"}, &SystemSized{"ua", 2, 3, []int{1}}, &AllocsPurged{[]muster.AllocID{"ua-0-1"}}, &FormatRaised{2, "v2"},
+		&JobRetried{Key: key("a"), UID: "ua", Members: []int{3, 70_000}, All: true, Idempotency: "k", Digest: "d"},
 		&JobStopped{key("a"), "r"}, &JobFailed{"ua", "r", 7}, &JobParked{"ua", "r", 8}, &JobsPurged{[]muster.JobUID{"ua", "ub"}},
 		&PlanCommitted{
 			Placements: []Placement{{"ua", 1, 0, 1, "n1", muster.Grant{Cores: []int{0, 1}, Devices: []int{3}}}},

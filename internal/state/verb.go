@@ -39,6 +39,7 @@ const (
 	VerbJobSubmitted    Verb = "job.submitted"     // a new job
 	VerbJobUpdated      Verb = "job.updated"       // a new version of a service or system job
 	VerbJobReplaced     Verb = "job.replaced"      // a new version; the members of the old one stop
+	VerbJobRetried      Verb = "job.retried"       // members of it that did not succeed wait again
 	VerbJobStopping     Verb = "job.stopping"      // its members stop
 	VerbJobEnded        Verb = "job.ended"         // all members have ended
 	VerbJobPurged       Verb = "job.purged"        // the row was deleted
