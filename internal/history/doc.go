@@ -8,6 +8,9 @@
 // file, reads the ended rows of the state that changed after the last index that the file has, and
 // follows the feed from there. Writing a row twice changes nothing.
 //
+// A job that is retried after its end is taken out of the ended ones, and comes back with all of its
+// attempts when it ends again: it is never there twice.
+//
 // Store.Run is the only writer. Requests read in transactions of their own, which hold nothing up.
 // Package history must never write facts.
 package history

@@ -108,6 +108,13 @@ func (s *Store) catchUp(ctx context.Context, at position) (position, error) {
 		}
 		return w.full(ctx)
 	})
+	// A job that is live may have been retried after its end.
+	snap.Jobs(muster.JobKey{}, func(j *state.Job) bool {
+		if j.Modified > after {
+			w.live(j)
+		}
+		return w.full(ctx)
+	})
 	next := position{Format: fileFormat, Cluster: meta.Cluster, Epoch: meta.Epoch, Index: meta.Index}
 	if err := errors.Join(ctx.Err(), w.flush(&next)); err != nil {
 		return at, err
@@ -144,6 +151,9 @@ func (s *Store) follow(ctx context.Context, at *position, pruned *muster.Time) e
 				w.alloc(c.Alloc)
 			} else if c.Job != nil {
 				w.job(c.Job)
+				if c.JobBefore != nil && c.JobBefore.Stage == muster.JobEnded {
+					w.live(c.Job)
+				}
 			}
 		}
 		whole := len(changes) < batch
@@ -214,6 +224,15 @@ func (w *writer) job(j *state.Job) {
 		return
 	}
 	w.rows = append(w.rows, func(tx *bolt.Tx) error { return jobOf(j).put(tx) })
+}
+
+// live takes a job that may be in the file as ended, and lives: it is not among those that ended
+// until it ends again. Its attempts and their totals stay.
+func (w *writer) live(j *state.Job) {
+	if j.Stage == muster.JobEnded || j.Env != nil {
+		return
+	}
+	w.rows = append(w.rows, func(tx *bolt.Tx) error { return reopen(tx, j.UID) })
 }
 
 // full writes a full batch. It reports whether to go on.

@@ -264,7 +264,7 @@ func (j *job) put(tx *bolt.Tx) error {
 		return nil
 	}
 	if total.Ended != 0 && total.Ended != j.Ended {
-		// After a restored backup it ended once more.
+		// After a retry, or a restored backup, it ended once more.
 		if err := dropJob(tx, timeKey(total.Ended, string(j.UID))); err != nil {
 			return err
 		}
@@ -313,6 +313,17 @@ func sumsOf(tx *bolt.Tx, uid muster.JobUID) (*sums, error) {
 		return out, decode(b, out)
 	}
 	return out, nil
+}
+
+// reopen takes a job out of those that have ended, if it is among them.
+func reopen(tx *bolt.Tx, uid muster.JobUID) error {
+	total, err := sumsOf(tx, uid)
+	if err != nil || total.Ended == 0 {
+		return err
+	}
+	at := timeKey(total.Ended, string(uid))
+	total.Ended = 0
+	return errors.Join(dropJob(tx, at), tx.Bucket(sumsBucket).Put([]byte(uid), encode(total)))
 }
 
 // dropJob deletes a job, but neither its attempts nor their totals.
