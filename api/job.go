@@ -216,6 +216,26 @@ type JobStop struct {
 	Reason string `json:"reason,omitempty" maxLength:"200"`
 }
 
+// MaxRetryMembers is how many members a retry may name.
+const MaxRetryMembers = 10_000
+
+// JobRetry is the body of POST /v1/jobs/{namespace}/{name}/retry.
+type JobRetry struct {
+	Members []int `json:"members,omitempty" maxItems:"10000" doc:"Only these members, by index. Each must have failed or been stopped. Default: all that failed, and all that did not run because the job failed."`
+	All     bool  `json:"all,omitempty" doc:"Also members that were stopped by a user. Not together with members."`
+}
+
+// JobRetried is the answer to a retry.
+type JobRetried struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Version   uint64 `json:"version" doc:"The job's version, which a retry does not change."`
+	Index     uint64 `json:"index" doc:"Log index of the retry: events after it tell what becomes of it."`
+	Retried   int    `json:"retried" doc:"How many members wait again."`
+	Unchanged bool   `json:"unchanged,omitempty" doc:"The request was repeated, and nothing was done again."`
+}
+
 // JobCounts tells the members of a job by status. They add up to the count.
 type JobCounts struct {
 	Waiting   int `json:"waiting"`

@@ -74,6 +74,19 @@ func (c JobAPI) Stop(ctx context.Context, key muster.JobKey, reason string) (*ap
 	return fetch[api.Job](ctx, c.caller, r)
 }
 
+// Retry has members of a batch job that did not succeed wait again. With a key it may be repeated,
+// by the client itself as well, and is done once; without one it is tried once.
+func (c JobAPI) Retry(ctx context.Context, key muster.JobKey, q api.JobRetry, idempotency string) (*api.JobRetried, error) {
+	r, err := jsonBody(request{method: http.MethodPost, path: jobPath(key, "retry"), once: idempotency == ""}, q)
+	if err != nil {
+		return nil, err
+	}
+	if idempotency != "" {
+		r.header.Set("Idempotency-Key", idempotency)
+	}
+	return fetch[api.JobRetried](ctx, c.caller, r)
+}
+
 // History is the versions of a job that are remembered, the newest first.
 func (c JobAPI) History(ctx context.Context, key muster.JobKey) (*api.JobHistory, error) {
 	return fetch[api.JobHistory](ctx, c.caller, request{method: http.MethodGet, path: jobPath(key, "history")})

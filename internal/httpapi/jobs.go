@@ -50,6 +50,12 @@ func (a jobHandlers) routes() {
 	jsonBody[api.JobStop](a.API, &stop, false)
 	register(a.API, stop, a.stopJob)
 
+	retry := operation(http.MethodPost, "/v1/jobs/{namespace}/{name}/retry", "retry-job", tagJobs, "Retry members of a batch job that did not succeed",
+		"They wait again in the same version, each with all attempts of the restart policy. Members that succeeded keep their outputs; those that wait or run are left alone. A job that has ended lives again, and queues behind what was submitted before the retry.")
+	retry.Errors = append(retry.Errors, http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
+	jsonBody[api.JobRetry](a.API, &retry, false)
+	register(a.API, retry, a.retryJob)
+
 	members := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/members", "list-members", tagJobs, "List the members of a job", "By index.")
 	members.Errors = append(members.Errors, http.StatusNotFound)
 	register(a.API, members, a.listMembers)
@@ -74,11 +80,30 @@ func (p *JobPath) find(snap *state.Snapshot) (*state.Job, error) {
 	if err := problem.Names("path.name", p.Name); err != nil {
 		return nil, err
 	}
-	key := muster.JobKey{Namespace: muster.Namespace(p.Namespace), Name: p.Name}
-	if j := snap.Job(key); j != nil {
+	if j := snap.Job(p.key()); j != nil {
 		return j, nil
 	}
-	return nil, problem.NotFound("job %s: not found", key)
+	return nil, problem.NotFound("job %s: not found", p.key())
+}
+
+func (p *JobPath) key() muster.JobKey {
+	return muster.JobKey{Namespace: muster.Namespace(p.Namespace), Name: p.Name}
+}
+
+// AboutJob is a request about one job that has a body.
+type AboutJob struct {
+	JobPath
+	RequestBody
+}
+
+// read decodes the body, unless there is none, and finds the job.
+func (in *AboutJob) read(a jobHandlers, body any) (*state.Job, error) {
+	if len(in.JSON) > 0 {
+		if p := door.Decode(in.JSON, body); p != nil {
+			return nil, p
+		}
+	}
+	return in.find(a.cfg.State.Latest())
 }
 
 type jobOut struct {
@@ -101,14 +126,13 @@ func (a jobHandlers) submitJob(ctx context.Context, in *submitIn) (*submitOut, e
 	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
 	}
-	done, err := a.cfg.Submit.Job(ctx, &s, in.Key)
+	return submitted(a.cfg.Submit.Job(ctx, &s, in.Key))
+}
+
+func submitted(done *state.Submitted, err error) (*submitOut, error) {
 	if err != nil {
 		return nil, err
 	}
-	return submitted(done), nil
-}
-
-func submitted(done *state.Submitted) *submitOut {
 	out := &submitOut{Status: http.StatusCreated, Body: api.JobSubmitted{
 		Namespace: string(done.Key.Namespace), Name: done.Key.Name, UID: string(done.UID),
 		Version: done.Version, Index: done.Index, Unchanged: done.Unchanged,
@@ -116,7 +140,7 @@ func submitted(done *state.Submitted) *submitOut {
 	if done.Unchanged {
 		out.Status = http.StatusOK
 	}
-	return out
+	return out, nil
 }
 
 type validateOut struct{ Body api.JobValidation }
@@ -184,19 +208,9 @@ func (a jobHandlers) getJob(_ context.Context, in *JobPath) (*jobOut, error) {
 	return out, nil
 }
 
-type stopIn struct {
-	JobPath
-	RequestBody
-}
-
-func (a jobHandlers) stopJob(ctx context.Context, in *stopIn) (*jobOut, error) {
+func (a jobHandlers) stopJob(ctx context.Context, in *AboutJob) (*jobOut, error) {
 	var s api.JobStop
-	if len(in.JSON) > 0 {
-		if p := door.Decode(in.JSON, &s); p != nil {
-			return nil, p
-		}
-	}
-	j, err := in.find(a.cfg.State.Latest())
+	j, err := in.read(a, &s)
 	if err != nil {
 		return nil, err
 	}
@@ -205,6 +219,20 @@ func (a jobHandlers) stopJob(ctx context.Context, in *stopIn) (*jobOut, error) {
 		return nil, err
 	}
 	return &jobOut{Note: note, Body: present.JobWithSpec(j)}, nil
+}
+
+type retryIn struct {
+	Key string `header:"Idempotency-Key" maxLength:"128" doc:"A text that is unique to each intended retry. A repeated request with it gets the first one's answer; a different request with it is rejected with 409."`
+	AboutJob
+}
+
+func (a jobHandlers) retryJob(ctx context.Context, in *retryIn) (*struct{ Body *api.JobRetried }, error) {
+	var q api.JobRetry
+	if _, err := in.read(a, &q); err != nil && problem.Of(err).Status != http.StatusNotFound {
+		return nil, err // of a job that is not there the service knows more
+	}
+	done, err := a.cfg.Submit.Retry(ctx, in.key(), &q, in.Key)
+	return &struct{ Body *api.JobRetried }{done}, err
 }
 
 type listMembersIn struct {

@@ -5,8 +5,6 @@ import (
 	"net/http"
 
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/door"
-	"github.com/musterhq/muster/internal/submit"
 )
 
 func (a jobHandlers) rollouts() {
@@ -54,49 +52,20 @@ func (a jobHandlers) jobHistory(_ context.Context, in *JobPath) (*jobHistoryOut,
 	return out, nil
 }
 
-type scaleIn struct {
-	JobPath
-	RequestBody
-}
-
-func (a jobHandlers) scaleJob(ctx context.Context, in *scaleIn) (*submitOut, error) {
+func (a jobHandlers) scaleJob(ctx context.Context, in *AboutJob) (*submitOut, error) {
 	var s api.JobScale
-	if p := door.Decode(in.JSON, &s); p != nil {
-		return nil, p
-	}
-	if err := submit.CheckScale(&s); err != nil {
-		return nil, err
-	}
-	j, err := in.find(a.cfg.State.Latest())
+	j, err := in.read(a, &s)
 	if err != nil {
 		return nil, err
 	}
-	done, err := a.cfg.Submit.Scale(ctx, j, &s)
-	if err != nil {
-		return nil, err
-	}
-	return submitted(done), nil
+	return submitted(a.cfg.Submit.Scale(ctx, j, &s))
 }
 
-type revertIn struct {
-	JobPath
-	RequestBody
-}
-
-func (a jobHandlers) revertJob(ctx context.Context, in *revertIn) (*submitOut, error) {
+func (a jobHandlers) revertJob(ctx context.Context, in *AboutJob) (*submitOut, error) {
 	var r api.JobRevert
-	if len(in.JSON) > 0 {
-		if p := door.Decode(in.JSON, &r); p != nil {
-			return nil, p
-		}
-	}
-	j, err := in.find(a.cfg.State.Latest())
+	j, err := in.read(a, &r)
 	if err != nil {
 		return nil, err
 	}
-	done, err := a.cfg.Submit.Revert(ctx, j, &r)
-	if err != nil {
-		return nil, err
-	}
-	return submitted(done), nil
+	return submitted(a.cfg.Submit.Revert(ctx, j, &r))
 }

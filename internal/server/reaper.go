@@ -12,6 +12,6 @@ func (s *Server) reaper(l ledger) (*reaper.Reaper, error) {
 	return reaper.New(reaper.Config{
 		State: s.state, Proposer: l, Clock: s.raft.Now, Blobs: s.blobs, Logger: s.log,
 		Jobs: config.Retention.Jobs.Std(), Nodes: config.Retention.Nodes.Std(), Output: config.Blob.Retention.Std(), Quota: int64(config.Blob.Quota),
-		Attempts: config.Retention.Attempts, Kept: s.history.Kept, PruneImages: s.images.Prune,
+		Attempts: config.Retention.Attempts, Kept: s.history.Kept, PruneImages: s.images.Prune, InUse: &s.jobsInUse,
 	})
 }

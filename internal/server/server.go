@@ -103,6 +103,8 @@ type Server struct {
 	keys     *keys
 	keysErr  error
 	blobs    *blob.Store
+	// jobsInUse are the jobs that are being retried, or whose stored output is being deleted.
+	jobsInUse wait.InUse[muster.JobUID]
 	// images keeps the images that are loaded here, for the API and for the reaper.
 	images *images.Service
 	// history keeps ended jobs beyond the state. Its loop runs with the process.

@@ -66,7 +66,7 @@ func (s *Server) newServices() (_ *services, err error) {
 		return nil, err
 	}
 	out.submit, err = submit.New(submit.Config{
-		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Uploads: s.blobs, Fits: fits, Running: s.config, Planning: out.planning,
+		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Uploads: s.blobs, Fits: fits, Running: s.config, Planning: out.planning, InUse: &s.jobsInUse,
 		Paused:        func() string { return s.known().Paused() },
 		Architectures: arch.of,
 		NoContainers:  func() string { return NoContainers(s.config()) },

@@ -45,6 +45,9 @@ type Config struct {
 	Running func() *api.ServerConfig
 	// Planning lets those who compute where members would be placed do so one at a time. Optional.
 	Planning *wait.Turn
+	// InUse are the jobs that are being retried, or whose stored output is being deleted: the reaper
+	// has the same. Optional.
+	InUse *wait.InUse[muster.JobUID]
 	// Paused says why nothing is placed at all; "" if the scheduler runs. Optional.
 	Paused func() string
 	// NoContainers says why no node can ever run containers; "" if one may. Optional.
@@ -67,6 +70,9 @@ func New(c Config) (*Service, error) {
 	if c.Planning == nil {
 		c.Planning = wait.NewTurn()
 	}
+	if c.InUse == nil {
+		c.InUse = &wait.InUse[muster.JobUID]{}
+	}
 	if c.Paused == nil {
 		c.Paused = func() string { return "" }
 	}
@@ -77,8 +83,8 @@ func New(c Config) (*Service, error) {
 // spec gets its defaults. key is empty, or the same for requests of which only the first shall do
 // anything. A job without a name gets one.
 func (s *Service) Job(ctx context.Context, q *api.JobSubmission, key string) (*state.Submitted, error) {
-	if i := strings.IndexFunc(key, func(r rune) bool { return r == utf8.RuneError || unicode.IsControl(r) }); i >= 0 {
-		return nil, &muster.Fault{Kind: muster.FaultInvalid, Field: "header.Idempotency-Key", Message: fmt.Sprintf("has at position %d what is neither text nor a space; send any printable text", i+1)}
+	if err := checkKey(key); err != nil {
+		return nil, err
 	}
 	f := &state.JobSubmitted{Idempotency: key, IfVersion: q.IfVersion, Replace: q.Replace}
 	if key != "" {
@@ -130,6 +136,14 @@ func (s *Service) Job(ctx context.Context, q *api.JobSubmission, key string) (*s
 		return nil, muster.Faultf(muster.FaultConflict, "idempotency key %q was used before for another request, of job %s; use a new key for each job", key, f.Key)
 	}
 	return done, err
+}
+
+// checkKey refuses an idempotency key that cannot be shown.
+func checkKey(key string) error {
+	if i := strings.IndexFunc(key, func(r rune) bool { return r == utf8.RuneError || unicode.IsControl(r) }); i >= 0 {
+		return &muster.Fault{Kind: muster.FaultInvalid, Field: "header.Idempotency-Key", Message: fmt.Sprintf("has at position %d what is neither text nor a space; send any printable text", i+1)}
+	}
+	return nil
 }
 
 // Validate says what is wrong with a job, what it is with its defaults, and whether a member fits

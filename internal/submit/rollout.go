@@ -12,18 +12,10 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// CheckScale refuses a count that no service has. Scale asks it as well.
-func CheckScale(q *api.JobScale) error {
-	if q.Count < 1 || q.Count > api.MaxCount {
-		return problem.Invalid("body.count", "is %d; a service has 1 to %d members; stop it to have none", q.Count, api.MaxCount)
-	}
-	return nil
-}
-
 // Scale gives a service more or fewer members: that is a new version, which starts no member anew.
 func (s *Service) Scale(ctx context.Context, j *state.Job, q *api.JobScale) (*state.Submitted, error) {
-	if err := CheckScale(q); err != nil {
-		return nil, err
+	if q.Count < 1 || q.Count > api.MaxCount {
+		return nil, problem.Invalid("body.count", "is %d; a service has 1 to %d members; stop it to have none", q.Count, api.MaxCount)
 	}
 	if err := mayChange(j, "scaled", false); err != nil {
 		return nil, err

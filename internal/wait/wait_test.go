@@ -105,3 +105,14 @@ func TestClosed(t *testing.T) {
 		t.Error("a closed channel is open")
 	}
 }
+
+func TestOneUsesAThing(t *testing.T) {
+	var u wait.InUse[string]
+	if !u.TryTake("a") || u.TryTake("a") || !u.TryTake("b") {
+		t.Error("each thing is one's at a time")
+	}
+	u.Leave("a")
+	if !u.TryTake("a") || u.TryTake("b") {
+		t.Error("what was left can be taken, and nothing else")
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // The defaults of Config, and limits of one fact.
@@ -77,6 +78,9 @@ type Config struct {
 	// PruneImages removes loaded images that nothing uses while the blob store is over its quota.
 	// Optional.
 	PruneImages func(ctx context.Context) error
+	// InUse are the jobs that are being retried, or whose stored output is being deleted: what
+	// retries jobs has the same. Optional.
+	InUse *wait.InUse[muster.JobUID]
 	// Quota is how many bytes the blob store should hold at most.
 	Quota int64
 }
@@ -108,6 +112,9 @@ func New(cfg Config) (*Reaper, error) {
 	cfg.Attempts = cmp.Or(cfg.Attempts, DefaultAttempts)
 	if cfg.Kept == nil {
 		cfg.Kept = func() uint64 { return math.MaxUint64 }
+	}
+	if cfg.InUse == nil {
+		cfg.InUse = &wait.InUse[muster.JobUID]{}
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Reaper{cfg: cfg, log: cfg.Logger.With("loop", "reaper")}, nil
@@ -152,36 +159,46 @@ func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
 		if len(old) == 0 || stuck.many() {
 			return stuck.err()
 		}
-		f, allocs := &state.JobsPurged{}, 0
-		for _, j := range old {
-			n := len(allocsOf(snap, j.UID))
-			if allocs += n; allocs >= allocBatch && len(f.UIDs) > 0 {
-				// The fact would get too large. The job comes in the next one.
-				break
-			}
-			if err := r.deleteBlobs(ctx, snap, j); err != nil {
-				// The job stays, and is not tried again in this sweep.
-				allocs -= n
-				stuck.add(j.UID, err)
-				continue
-			}
-			// A job with very many allocations: forget them first, in several facts.
-			if n == allocBatch {
-				if err := r.thin(ctx, j); err != nil {
-					return err
-				}
-			}
-			f.UIDs = append(f.UIDs, j.UID)
+		if err := r.purge(ctx, snap, old, &stuck); err != nil {
+			return err
 		}
-		if len(f.UIDs) == 0 {
-			continue
-		}
-		if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil {
-			return fmt.Errorf("purge %d jobs: %w", len(f.UIDs), err)
-		}
-		r.log.Info("ended jobs forgotten", "jobs", len(f.UIDs), "oldest", old[0].Key.String())
 	}
 	return ctx.Err()
+}
+
+// purge forgets the first of some ended jobs, as many as one fact takes.
+func (r *Reaper) purge(ctx context.Context, snap *state.Snapshot, old []*state.Job, stuck *stuck) error {
+	held := held{r: r}
+	defer held.leave()
+	f, allocs := &state.JobsPurged{}, 0
+	for _, j := range old {
+		n := len(allocsOf(snap, j.UID))
+		if allocs += n; allocs >= allocBatch && len(f.UIDs) > 0 {
+			// The fact would get too large. The job comes in the next one.
+			break
+		}
+		if err := held.deleteBlobs(ctx, snap, j); err != nil {
+			// The job stays, and is not tried again in this sweep.
+			allocs -= n
+			stuck.add(j.UID, err)
+			continue
+		}
+		// A job with very many allocations: forget them first, in several facts.
+		if n == allocBatch {
+			if err := r.thin(ctx, j); err != nil {
+				return err
+			}
+		}
+		f.UIDs = append(f.UIDs, j.UID)
+	}
+	if len(f.UIDs) == 0 {
+		return nil
+	}
+	if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil {
+		return fmt.Errorf("purge %d jobs: %w", len(f.UIDs), err)
+	}
+	r.log.Info("ended jobs forgotten", "jobs", len(f.UIDs), "oldest", old[0].Key.String())
+	return nil
 }
 
 // allocsOf returns up to allocBatch allocations of a job.
@@ -282,8 +299,30 @@ func stored(snap *state.Snapshot, j *state.Job) (open, blobs bool) {
 	return open, blobs
 }
 
-// deleteBlobs deletes what is stored of a job, if anything may be.
-func (r *Reaper) deleteBlobs(ctx context.Context, snap *state.Snapshot, j *state.Job) error {
+// held are jobs that nobody may retry until the log has taken what was done to them: their blobs are
+// deleted before, and the job that lives again would miss the outputs of members that succeeded.
+type held struct {
+	r    *Reaper
+	uids []muster.JobUID
+}
+
+func (h *held) leave() {
+	for _, uid := range h.uids {
+		h.r.cfg.InUse.Leave(uid)
+	}
+}
+
+// deleteBlobs holds a job, and deletes what is stored of it, if anything may be. A job that was
+// retried since the snapshot is an error.
+func (h *held) deleteBlobs(ctx context.Context, snap *state.Snapshot, j *state.Job) error {
+	r := h.r
+	if !r.cfg.InUse.TryTake(j.UID) {
+		return fmt.Errorf("job %s is being retried", j.Key)
+	}
+	h.uids = append(h.uids, j.UID)
+	if now := r.cfg.State.Latest().JobByUID(j.UID); now == nil || now.Ended != j.Ended {
+		return fmt.Errorf("job %s was retried meanwhile", j.Key)
+	}
 	if _, blobs := stored(snap, j); !blobs {
 		return nil
 	}
@@ -307,23 +346,33 @@ func (r *Reaper) output(ctx context.Context, now muster.Time) error {
 		if len(prune) == 0 || stuck.many() {
 			return stuck.err()
 		}
-		f := &state.JobOutputPruned{}
-		for _, j := range prune {
-			if err := r.deleteBlobs(ctx, snap, j); err != nil {
-				stuck.add(j.UID, err)
-				continue
-			}
-			f.UIDs = append(f.UIDs, j.UID)
+		if err := r.pruneOutput(ctx, snap, prune, &stuck); err != nil {
+			return err
 		}
-		if len(f.UIDs) == 0 {
-			continue
-		}
-		if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil {
-			return fmt.Errorf("prune the output of %d jobs: %w", len(f.UIDs), err)
-		}
-		r.log.Info("stored output of ended jobs deleted", "jobs", len(f.UIDs), "oldest", prune[0].Key.String(), "stored_bytes", r.cfg.Blobs.Usage())
 	}
 	return ctx.Err()
+}
+
+// pruneOutput deletes the stored output of some ended jobs.
+func (r *Reaper) pruneOutput(ctx context.Context, snap *state.Snapshot, prune []*state.Job, stuck *stuck) error {
+	held := held{r: r}
+	defer held.leave()
+	f := &state.JobOutputPruned{}
+	for _, j := range prune {
+		if err := held.deleteBlobs(ctx, snap, j); err != nil {
+			stuck.add(j.UID, err)
+			continue
+		}
+		f.UIDs = append(f.UIDs, j.UID)
+	}
+	if len(f.UIDs) == 0 {
+		return nil
+	}
+	if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil {
+		return fmt.Errorf("prune the output of %d jobs: %w", len(f.UIDs), err)
+	}
+	r.log.Info("stored output of ended jobs deleted", "jobs", len(f.UIDs), "oldest", prune[0].Key.String(), "stored_bytes", r.cfg.Blobs.Usage())
+	return nil
 }
 
 // lateOutput returns up to a batch of ended jobs whose output is past its retention, those that
