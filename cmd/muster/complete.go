@@ -28,7 +28,7 @@ type names func(ctx context.Context, cl *client.Client) iter.Seq[string]
 // argumentNames are the kinds of objects that the arguments of commands name, by the path of the
 // command below muster.
 var argumentNames = map[string]names{
-	"job show": jobNames, "job stop": jobNames, "job logs": jobNames, "job wait": jobNames, "job scale": jobNames,
+	"job show": jobNames, "job stop": jobNames, "job logs": jobNames, "job wait": jobNames, "job retry": jobNames, "job scale": jobNames,
 	"job revert": jobNames, "job history": jobNames, "history": jobNames, "job fetch": jobNames,
 	"exec": jobNames, "cp": jobNames, "ls": jobNames, "port": jobNames, "top": jobNames, "explain": jobNames,
 	"node show": nodeNames, "node hold": nodeNames, "node run": nodeNames, "node drain": nodeNames, "node destroy": nodeNames,

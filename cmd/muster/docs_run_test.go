@@ -87,8 +87,14 @@ printf '#!/bin/sh\necho built\n' > build.sh && cp build.sh serve && chmod +x bui
 printf 'name: web\ntype: service\ncommand: [sleep, "1000"]\nresources: {cpu: 0.01, memory: 1MiB}\n' > web.yaml
 muster job submit web.yaml
 sed -i 's/1000/2000/' web.yaml && muster job submit web.yaml
-sed -i 's/2000/3000/' web.yaml && muster job submit web.yaml`,
+sed -i 's/2000/3000/' web.yaml && muster job submit web.yaml
+muster run --name sweep --count 30 --cpu 0.01 --memory 1MiB -- false || true`,
 		instead: map[string]string{
+			// Each of its members fails again, and is there for the next line.
+			"muster job retry sweep":                                "muster job retry sweep; ! muster job wait sweep",
+			"muster job retry sweep 7 20-29":                        "muster job retry sweep 7 20-29; ! muster job wait sweep",
+			"muster job retry sweep --all":                          "muster job retry sweep --all; ! muster job wait sweep",
+			"muster job retry sweep --wait":                         "! muster job retry sweep --wait",
 			"muster run --input conf/prod.yaml:app.yaml -- ./serve": "muster run --input conf/prod.yaml:app.yaml --input serve -- ./serve",
 			"muster history --id ID":                                "muster history --id $(muster history --json | jq -r '.jobs[0].id')",
 			"muster job logs ID-0-1":                                "muster job logs $(muster history --json | jq -r '.jobs[0].id')-0-1",

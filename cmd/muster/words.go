@@ -21,7 +21,9 @@ var otherWords = map[string]string{
 	"seff":     "`muster history --id ID` shows the CPU and the memory that a job has used",
 	"scancel":  "`muster job stop JOB` ends a job",
 	"sinfo":    "`muster node list` shows the nodes, `muster pool list` the pools",
-	"scontrol": "`muster job show JOB` and `muster node show ID` show one, `muster node drain ID` drains a node",
+	"requeue":  "`muster job retry JOB` runs the members of a job again that failed",
+	"retry":    "`muster job retry JOB` runs the members of a job again that failed",
+	"scontrol": "`muster job show JOB` and `muster node show ID` show one, `muster node drain ID` drains a node, `muster job retry JOB` runs again what failed",
 
 	"jobs":     "`muster job list` shows the jobs",
 	"nodes":    "`muster node list` shows the nodes",
@@ -50,7 +52,7 @@ var otherWords = map[string]string{
 	"pull":    "an image that a node does not have is pulled by itself; ahead of time: `muster image pull`",
 	"build":   "images are built elsewhere; `docker save NAME | muster image load -` loads one on the server",
 	"start":   "`muster run` or `muster job submit` starts a job; one that has ended is submitted again",
-	"restart": "a job that has ended is submitted again, with `muster run` or `muster job submit`",
+	"restart": "`muster job retry JOB` runs again what failed; all of a job is submitted again, with `muster run` or `muster job submit`",
 	"create":  "`muster run --detach` or `muster job submit` makes a job",
 	"attach":  "`muster job logs -f JOB` follows what a job prints; `muster exec -it JOB -- sh` goes into its sandbox",
 	"volume":  "volumes are named in the configuration of a pool, and used with `muster run --volume NAME:PATH`; docs/volumes.md shows how",
@@ -76,6 +78,9 @@ var otherVerbs = map[string][]string{
 	"apply":    {"submit"},
 	"run":      {"submit"},
 	"set":      {"apply", "limit"},
+	"restart":  {"retry"},
+	"requeue":  {"retry"},
+	"rerun":    {"retry"},
 }
 
 // answerOtherVerbs adds to each group of commands those verbs that it does not have. They are in no

@@ -20,6 +20,6 @@ Jobs are named NAME in the namespace default, and NAMESPACE/NAME, or NAME with
 		Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 	}
 	c.AddCommand(submitCommand(a), validateCommand(a), jobListCommand(a), jobShowCommand(a), logsCommand(a), transfer.FetchCommand(a),
-		scaleCommand(a), revertCommand(a), historyCommand(a), stopCommand(a), waitCommand(a))
+		scaleCommand(a), revertCommand(a), historyCommand(a), stopCommand(a), retryCommand(a), waitCommand(a))
 	return c
 }

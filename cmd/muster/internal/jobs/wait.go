@@ -8,7 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
@@ -37,24 +39,29 @@ func waitCommand(a *cli.App) *cobra.Command {
 			ctx, cancel = context.WithTimeout(ctx, within)
 			defer cancel()
 		}
-		// Nothing is printed of members: only how the job ends is asked for.
-		out := &printer{screen: term.NewScreen(a.Stdout, a.Stderr)}
-		f := &follower{cl: cl.Patient(cli.FollowPatience), key: key, uid: job.UID, version: job.Version, out: out, index: -1}
-		err = f.follow(ctx, "", nil, nil)
+		err = waitForEnd(ctx, a, cl, key, job.UID, job.Version)
 		if within > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return cli.ExitWith(cli.ExitTimeout, fmt.Errorf("job %s has not ended within %s; it keeps running", key, limit))
 		}
-		if err != nil {
-			return err
-		}
-		if a.JSON {
-			if err := a.PrintJSON(f.job); err != nil {
-				return err
-			}
-		}
-		return f.ending(true, false, 0)
+		return err
 	})
 	c.Flags().StringVar(&limit, "timeout", "", "wait at most this long, for example 10m (default no limit)")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
+}
+
+// waitForEnd waits until a version of a job has ended. The error has the exit code of muster run.
+func waitForEnd(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey, uid string, version uint64) error {
+	// Nothing is printed of members: only how the job ends is asked for.
+	out := &printer{screen: term.NewScreen(a.Stdout, a.Stderr)}
+	f := &follower{cl: cl.Patient(cli.FollowPatience), key: key, uid: uid, version: version, out: out, index: -1}
+	if err := f.follow(ctx, "", nil, nil); err != nil {
+		return err
+	}
+	if a.JSON {
+		if err := a.PrintJSON(f.job); err != nil {
+			return err
+		}
+	}
+	return f.ending(true, false, 0)
 }
