@@ -216,7 +216,8 @@ func (d *drawing) act() string {
 	case 0, 1, 2, 3, 4:
 		return d.submit()
 	case 5:
-		return fmt.Sprintf("stop j%d", d.r.IntN(12))
+		n := d.r.IntN(36)
+		return fmt.Sprintf([]string{"stop j%d", "retry j%d", "retry j%d all"}[n/12], n%12)
 	case 6, 7:
 		return "kill any"
 	case 8:

@@ -73,6 +73,8 @@ func (w *watch) changed(snap *state.Snapshot) {
 			w.node(snap, ch.NodeBefore, ch.Node)
 		case ch.Alloc != nil:
 			w.alloc(snap, ch.AllocBefore, ch.Alloc)
+		case ch.Job != nil && ch.Verb == state.VerbJobRetried:
+			w.jobRetried(ch.JobBefore, ch.Job)
 		case ch.Job != nil && w.jobEnded(ch.Job):
 			w.c.fail(fmt.Errorf("job %s had ended (%s) and is %s %s", ch.Job.Key, w.jobs[ch.Job.UID], ch.Job.Stage, ch.Job.Result))
 		case ch.Job != nil && ch.Job.Env != nil && ch.JobBefore != nil && ch.JobBefore.Env != nil:
@@ -115,6 +117,15 @@ func (w *watch) jobEnded(j *state.Job) bool {
 		}
 	}
 	return ended && (j.Stage != muster.JobEnded || j.Result != was)
+}
+
+// jobRetried: a retry lets a job that had ended live again, and no member that had succeeded is run again.
+func (w *watch) jobRetried(before, j *state.Job) {
+	delete(w.jobs, j.UID)
+	if j.Stage != muster.JobLive || j.Succeeded != before.Succeeded || j.Waiting() <= before.Waiting() {
+		w.c.fail(fmt.Errorf("job %s was %s with %d members done and %d waiting, and a retry made that %s with %d and %d",
+			j.Key, before.Stage, before.Succeeded, before.Waiting(), j.Stage, j.Succeeded, j.Waiting()))
+	}
 }
 
 // retry: a member whose back-off is over is placed, once a node has had room for it for some seconds.

@@ -135,6 +135,19 @@ func (p *Play) closeDown() error {
 	return nil
 }
 
+// retry has members of a job wait again, if the job is there and one of them can.
+func (p *Play) retry(key muster.JobKey, all bool) error {
+	j := p.c.Log.Latest().Job(key)
+	if j == nil {
+		return nil
+	}
+	err := p.c.propose(&state.JobRetried{Key: key, UID: j.UID, All: all})
+	if muster.IsKind(err, muster.FaultConflict) || muster.IsKind(err, muster.FaultNotFound) || muster.IsKind(err, muster.FaultQuota) {
+		return nil
+	}
+	return err
+}
+
 func (p *Play) act(a *Act) error {
 	if a.Verb != "expect" {
 		p.c.note("%s %s", a.Verb, strings.TrimSpace(strings.Join(a.Words, " ")+" "+a.Options["for"]))
@@ -148,6 +161,10 @@ func (p *Play) act(a *Act) error {
 		key := jobKey(a.word(0))
 		p.stopped[key] = true
 		if err := p.c.propose(&state.JobStopped{Key: key}); err != nil && !muster.IsKind(err, muster.FaultNotFound) && overtaken(err) != nil {
+			return err
+		}
+	case "retry":
+		if err := p.retry(jobKey(a.word(0)), slices.Contains(a.Words, "all")); overtaken(err) != nil {
 			return err
 		}
 	case "leader", "crash":

@@ -174,7 +174,7 @@ func (s *Scenario) line(n int, line string) error {
 }
 
 // known acts.
-var known = map[string]bool{"submit": true, "stop": true, "kill": true, "cut": true, "hang": true, "sick": true, "stick": true, "vanish": true, "notice": true,
+var known = map[string]bool{"submit": true, "stop": true, "retry": true, "kill": true, "cut": true, "hang": true, "sick": true, "stick": true, "vanish": true, "notice": true,
 	"hold": true, "run": true, "drain": true, "destroy": true, "leader": true, "crash": true, "down": true, "faults": true, "pool": true, "unpool": true, "expect": true,
 	"env": true, "unenv": true, "claim": true, "halt": true, "probe": true, "clock": true, "reload": true, "config": true, "store": true, "full": true, "limit": true}
 

@@ -96,6 +96,8 @@ func describe(f state.Fact) string {
 		return fmt.Sprintf("%s %s: %s", name, f.ID, f.Reason)
 	case *state.JobSubmitted:
 		return fmt.Sprintf("%s %s: %d × %v", name, f.Key, f.Spec.Count, f.Spec.Command)
+	case *state.JobRetried:
+		return fmt.Sprintf("%s %s", name, f.Key)
 	case *state.JobStopped:
 		return fmt.Sprintf("%s %s", name, f.Key)
 	}
