@@ -15,7 +15,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/safetar intern
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE = ./internal/state/... ./internal/raftlog/... ./internal/peers ./internal/cluster ./internal/forward ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/agent/outputs ./internal/agent/launch ./internal/agent/destinations ./internal/agent/rootless ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/history/... ./internal/socket/... ./internal/blob/... ./internal/images/... ./client/... ./internal/server/... ./internal/cloud/driver ./internal/cloud/ec2/... ./internal/cloud/standin/... ./internal/sim/... ./internal/cloud/qemu ./internal/cloud/hetzner/... ./internal/cloud/openstack/... ./internal/cloud/azure/... ./internal/cloud/gce/... ./internal/agent/metadata ./internal/imagearch
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history bench-clouds replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clouds e2e-clouds-short e2e-ha e2e-ha-short e2e-ec2sdk e2e-openstack e2e-clock e2e-packages clean install uninstall packages FORCE nodes
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history bench-clouds replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clouds e2e-clouds-short e2e-ha e2e-ha-short e2e-ec2sdk e2e-openstack e2e-clock e2e-packages clean install uninstall packages FORCE nodes e2e-packages-twice
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -245,6 +245,10 @@ packages: build notice
 # The deb in a fresh Debian: installed, used, upgraded, removed, purged. Needs root, mmdebstrap and a mirror of Debian.
 e2e-packages: packages
 	e2e/packages/run dist/muster_*_amd64.deb
+
+# The packages of the last commit, built in two clones by people with other settings, are the same byte by byte.
+e2e-packages-twice:
+	GO=$(GO) e2e/packages/twice
 
 clean:
 	rm -rf bin dist $(INIT)

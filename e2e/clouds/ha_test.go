@@ -70,7 +70,7 @@ func serveThree(t *testing.T, c *stand) *trio {
 			args = []string{"--join", peers, "--token", token}
 		}
 		text := fmt.Sprintf("cluster: {name: %s, address: %q, listen: %q, api: %q}\nblob: {url: %q}\n", name, address, own, listen, "file://"+shared) +
-			"providers:\n" + c.provider("cloud", c.api) + "pools:\n" + fmt.Sprintf(pool, 8, "1m", "5s", "") + "\n"
+			"providers:\n" + c.provider("cloud", c.api) + "pools:\n" + fmt.Sprintf(pool, 8, "5s", "1m", "5s", "") + "\n"
 		s := servertest.StartWith(t, program, servertest.Options{Text: text, Listen: listen, Args: args})
 		out.all, out.apis = append(out.all, s), append(out.apis, listen)
 		if i == 0 {

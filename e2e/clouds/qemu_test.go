@@ -21,18 +21,28 @@ func openQemu(t *testing.T, _ string) *stand {
 		t.Skip("MUSTER_VM_IMAGE names no image; make vm-image builds one")
 	}
 	dir := ""
-	machines := func() []string {
-		found, _ := filepath.Glob(filepath.Join(dir, "m-*"))
+	// machines are the directories of machines, or the files of that name in them.
+	machines := func(file string) []string {
+		found, _ := filepath.Glob(filepath.Join(dir, "m-*", file))
 		return found
 	}
 	return &stand{
 		oci: true,
+		// Without KVM a machine needs minutes to boot, and all that boot at once share the processors:
+		// then it is silent for seconds as well.
+		boot: "30m", grace: "1m",
+		creating: []moment{
+			{"a create has its directory", func() bool { return len(machines("")) > 0 }},
+			{"a create has written its record", func() bool { return len(machines("instance.json")) > 0 }},
+			{"a create has made its disk", func() bool { return len(machines("disk.qcow2")) > 0 }},
+			{"a create has started QEMU", func() bool { return len(machines("pid")) > 0 }},
+		},
 		placed: func(w *world) {
 			dir = filepath.Join(w.DataDir(), "cloud")
 			// A test that fails leaves machines. The server must be gone first, or it makes others.
 			w.t.Cleanup(func() {
 				w.Kill()
-				for _, path := range machines() {
+				for _, path := range machines("") {
 					_ = signalQemu(path, syscall.SIGKILL) // it may have ended by itself
 				}
 			})
@@ -63,7 +73,7 @@ func openQemu(t *testing.T, _ string) *stand {
 		// A machine is its directory, which goes with it; what is left of one has another name.
 		books: func(testing.TB) books {
 			b := books{byToken: map[string][]string{}}
-			for _, path := range machines() {
+			for _, path := range machines("") {
 				b.machines = append(b.machines, filepath.Base(path))
 			}
 			left, _ := filepath.Glob(filepath.Join(dir, "gone-*"))

@@ -41,7 +41,7 @@ var table = []cloud{
 	{name: "openstack", open: openOpenStack, short: true, brief: true},
 	{name: "gce", open: openGCE, short: true, brief: true},
 	{name: "azure", open: openAzure, short: true, brief: true},
-	{name: "qemu", open: openQemu},
+	{name: "qemu", open: openQemu, alone: true},
 }
 
 // need skips a test where its machines cannot be made.
@@ -94,7 +94,7 @@ type world struct {
 }
 
 // pool is the only pool. Nodes without work are ended at once.
-const pool = "- {name: main, provider: cloud, max: %d, grace: 5s, boot_timeout: %s, idle_timeout: %s, price_factor: 4%s}"
+const pool = "- {name: main, provider: cloud, max: %d, grace: %s, boot_timeout: %s, idle_timeout: %s, price_factor: 4%s}"
 
 // serve starts a server on a cloud.
 func serve(t *testing.T, c *stand, idle string) *world {
@@ -119,7 +119,7 @@ func serveWith(t *testing.T, c *stand, idle string, prepare func(*servertest.Ser
 	if c.env != nil {
 		env = c.env(address)
 	}
-	pools := "pools:\n" + fmt.Sprintf(pool, cmp.Or(c.most, 8), cmp.Or(c.boot, "1m"), idle, c.pool) + "\n" + c.pools
+	pools := "pools:\n" + fmt.Sprintf(pool, cmp.Or(c.most, 8), cmp.Or(c.grace, "5s"), cmp.Or(c.boot, "1m"), idle, c.pool) + "\n" + c.pools
 	w.Server = servertest.StartWith(t, program, servertest.Options{Text: "providers:\n" + c.provider("cloud", address) + pools, Env: env, Prepare: prepare})
 	if c.placed != nil {
 		c.placed(w)
@@ -253,7 +253,9 @@ func TestScenario(t *testing.T) {
 			if !row.short && !*full {
 				t.Skip("not in the short form")
 			}
-			t.Parallel()
+			if !row.alone {
+				t.Parallel()
+			}
 			w := serve(t, row.open(t, ""), "1s")
 			rng := chance(t)
 			w.step("the check of the provider", w.check)
@@ -268,12 +270,9 @@ func TestScenario(t *testing.T) {
 			if w.c.take != nil {
 				w.step("two markets and a notice", w.markets)
 			}
-			switch {
-			case w.c.oci:
-				t.Logf("no breaker: a host has no room for the %d machines that it takes", 2*breakers)
-			case brief:
+			if brief {
 				t.Log("no breaker in the short form of this cloud")
-			default:
+			} else {
 				w.step("the breaker", w.breaker)
 			}
 			w.step("nothing is left", w.empty)
@@ -327,28 +326,56 @@ func (w *world) manyJobs(jobs int, rng *rand.Rand) {
 	}
 	nothing := func() error { return nil }
 	if w.g == nil {
-		if err := all(); err != nil {
-			w.t.Fatal(err)
-		}
-		// No calls pass by: between two jobs is as random a moment as there is.
-		n := 1 + rng.IntN(jobs/2)
-		w.Until(fmt.Sprint(n, " jobs have ended"), func() bool {
-			ended := 0
-			for _, name := range names {
-				if j, err := w.job(name); err == nil && j.Stage == string(muster.JobEnded) {
-					ended++
-				}
-			}
-			return ended >= n
-		})
-		w.Kill()
-		w.Again()
+		w.killsBetweenSteps(rng, names, all)
 	} else {
 		w.killed(1+rng.IntN(3), w.c.changes, true, all)
 		w.killed(1+rng.IntN(6), anyCall, false, nothing)
 	}
 	w.ended(names...)
 	w.empty()
+}
+
+// killsBetweenSteps kills the server of a cloud without calls three times while it runs jobs: within a
+// create, after a drawn step of it; after a drawn number of jobs; and within the first destroy.
+func (w *world) killsBetweenSteps(rng *rand.Rand, names []string, submit func() error) {
+	w.t.Helper()
+	failed := make(chan error, 1)
+	go func() { failed <- submit() }()
+	step := w.c.creating[rng.IntN(len(w.c.creating))]
+	w.Until(step.what, step.now)
+	w.Kill()
+	w.t.Logf("killed when %s", step.what)
+	w.Again()
+	if err := <-failed; err != nil {
+		w.t.Fatal(err)
+	}
+	n := 1 + rng.IntN(len(names)/2)
+	most := map[string]bool{}
+	w.Until(fmt.Sprint(n, " jobs have ended"), func() bool {
+		for _, id := range w.c.books(w.t).machines {
+			most[id] = true
+		}
+		ended := 0
+		for _, name := range names {
+			if j, err := w.job(name); err == nil && j.Stage == string(muster.JobEnded) {
+				ended++
+			}
+		}
+		return ended >= n
+	})
+	w.Kill()
+	w.t.Logf("killed when %d jobs had ended", n)
+	w.Again()
+	w.Until("a machine is being destroyed", func() bool {
+		b := w.c.books(w.t)
+		for _, id := range b.machines {
+			most[id] = true
+		}
+		return len(b.leftovers) > 0 || len(b.machines) < len(most)
+	})
+	w.Kill()
+	w.t.Logf("killed when a machine was being destroyed")
+	w.Again()
 }
 
 // stays runs until its machine is lost, and its next attempt succeeds at once.

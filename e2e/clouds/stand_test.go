@@ -26,6 +26,8 @@ type cloud struct {
 	// short: it is part of the short form. brief: it is so with fewer jobs, and without the breaker, which
 	// takes long and asks no more of a driver than the other steps do.
 	short, brief bool
+	// alone: its machines take all processors that there are, and nothing else runs beside it.
+	alone bool
 }
 
 // stand is a cloud that was started.
@@ -51,15 +53,19 @@ type stand struct {
 	// populate puts instances of an owner and a pool into EC2's books.
 	populate func(owner, pool string, n int)
 	// pools are further lines of the configuration for pools. most is how many nodes the first has, boot
-	// how long one may take to come; zero: 8, and a minute.
-	pools, boot string
-	most        int
+	// how long one may take to come, grace how long one may be out of contact; zero: 8, a minute, and
+	// five seconds.
+	pools, boot, grace string
+	most               int
 	// pool is further fields of the first pool, after a comma.
 	pool string
 	// placed gets the server if the cloud's files are in the server's data directory; nil otherwise.
 	placed func(w *world)
 	// oci: its machines are real ones that run containers, and take minutes to come.
 	oci bool
+	// creating are the steps of a create, of which the server is killed at a drawn one; nil: it is
+	// killed at calls.
+	creating []moment
 
 	// cut takes a machine off the network, or puts it back.
 	cut func(t *testing.T, id string, off bool)
@@ -67,6 +73,12 @@ type stand struct {
 	lists func() int
 	// books are what the cloud itself says that there is.
 	books func(t testing.TB) books
+}
+
+// moment is a state of the cloud that shows how far a call has come.
+type moment struct {
+	what string
+	now  func() bool
 }
 
 // books are what a cloud has, and had, of one owner.
