@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +29,15 @@ type pageRun struct {
 	// prose says that commands between backticks in the text run as well: the page has few lines of
 	// their own. Each is run once.
 	prose bool
+	// shell are the first lines of blocks all of whose lines run, and not only the commands of muster:
+	// those with curl, or with a program of the page's own.
+	shell []string
+	// python says that the blocks of Python run, each as a program of its own.
+	python bool
+	// replace are pairs: what blocks of shell and python hold, and what they hold here.
+	replace []string
+	// root says that the page needs root.
+	root bool
 	// server is a shell script that becomes the server, in place of muster dev. After it has run
 	// something, after waits until its nodes have gone.
 	server, after string
@@ -46,14 +56,18 @@ const (
 	nodeBefore = `muster run --name job -- true
 ID=$(muster node list --all --json | jq -r '.nodes[0].id')
 `
-	// hostsBefore makes the files that the configuration of hosts names, and ID a node with work, which
-	// stays when it is drained.
+	// busyNode makes ID a node with work, which stays when it is drained.
+	busyNode = `muster run --detach --name busy -- sleep 1000
+until ID=$(muster node list --json | jq -er '[.nodes[] | select(.allocs > 0)][0].id // empty'); do sleep 0.05; done
+`
+	// hostsBefore makes the files that the configuration of hosts names, and a busy node.
 	hostsBefore = `ssh-keygen -q -t ed25519 -N '' -f id_ed25519
 echo "10.0.0.11 $(cut -d' ' -f1-2 id_ed25519.pub)" > known_hosts
 sed -i "s,/etc/muster/,$PWD/,; s,/var/lib/muster,$PWD/data," hosts.yaml
 muster run --name job -- true
-muster run --detach --name busy -- sleep 1000
-until ID=$(muster node list --json | jq -er '[.nodes[] | select(.allocs > 0)][0].id // empty'); do sleep 0.05; done
+` + busyNode
+	// whereServer sets the address of the server, and its data directory.
+	whereServer = `ADDRESS=$(jq -er .address config/muster/current.json) ; DATA=$(jq -er .data_dir config/muster/current.json)
 `
 	// noNodes waits until the nodes of a server have gone, which outlive it.
 	noNodes = `while muster node list --json | jq -e '.nodes | length > 0' > /dev/null; do sleep 0.05; done
@@ -106,7 +120,14 @@ muster run --name sweep --count 30 --cpu 0.01 --memory 1MiB -- false || true`,
 		page:   "docs/runners.md",
 		yaml:   []string{"python.yaml", ""},
 		before: `mkdir -p src && echo 'import sys; print(sys.stdin.read())' > script.py && echo in > in`,
+		// The page's addresses and secrets are made up.
+		shell: []string{"A=http://127.0.0.1:4750 ; T=\"Authorization"}, python: true,
+		replace: []string{"http://127.0.0.1:4750", "http://$ADDRESS", "DATA_DIR", "$DATA", "SECRET", "$SECRET"},
 		instead: map[string]string{
+			"muster env delete python": "muster env delete python ; muster env apply python.yaml",
+			`curl -s -H "$T" -H "$J" -d '{"environment": "python", "wait": "10s", "idle": "1m"}' $A/v1/claims`: `CLAIM=$(curl -sf -H "$T" -H "$J" -d '{"environment": "python", "wait": "10s", "idle": "1m"}' $A/v1/claims)
+RUNNER=$(echo "$CLAIM" | jq -er .runner) ; SECRET=$(echo "$CLAIM" | jq -er .secret)`,
+			`echo '{"command": ["sh", "-c", "sleep 1; echo hi"]}' | websocat -H "$S" ws://127.0.0.1:4750/v1/runners/RUNNER/exec`: "", // a program that few have
 			"muster cp wheels RUNNER:/wheels":                                                           "", // the runner of the page above is released, and pip needs an image
 			"muster exec RUNNER -- pip install --no-index --find-links /wheels numpy":                   "",
 			"muster cp ./src RUNNER:/workspace ; muster ls RUNNER:/workspace ; muster port RUNNER 8000": "muster cp ./src RUNNER:src ; muster ls RUNNER:src",
@@ -210,6 +231,122 @@ until muster run --image web:1 -v late:/late -- cat /late/late 2> refused; do gr
 		},
 	},
 	{
+		page:      "docs/coming-from.md",
+		container: true,
+		prose:     true,
+		before: `cat web.tar | muster image load -
+printf 'name: service\ntype: service\ncommand: [sleep, "1000"]\nresources: {cpu: 0.01, memory: 1MiB}\n' > web.yaml
+printf 'name: python\nwarm: {min: 1, max: 1}\nresources: {cpu: 0.01, memory: 1MiB}\n' > python.yaml
+echo 'echo from a script' > job.sh
+muster run --name job --output result -- touch result
+` + busyNode,
+		instead: map[string]string{
+			"muster run --image IMAGE -- CMD":                     "muster run --image web:1 -- true",
+			"muster run --detach --name web --image IMAGE":        "muster run --detach --name web --image web:1 --cpu 0.1 -- sleep 1000",
+			"muster run --memory 256m --cpu-max 0.5 …":            "muster run --memory 256m --cpu-max 0.5 -- true",
+			"muster run --env A=1 --workdir /app --user nobody …": "muster run --image web:1 --env A=1 --workdir /tmp --user nobody -- sh -c 'test $A:$PWD:$(id -un) = 1:/tmp:nobody'",
+			"muster port web 8080:80":                             "", // it ends with Ctrl-C only
+			"muster job logs -f web":                              "muster job logs web",
+			"muster job wait web":                                 "muster job wait job",
+			"muster run -it --image IMAGE -- bash":                "", // there is no terminal here
+			"muster exec -it web -- sh":                           "echo 'exit 0' | muster exec -i web -- sh",
+			"muster cp web:/etc/app .":                            "muster cp web:/etc/passwd .",
+			"muster image load FILE":                              "muster image load web.tar",
+			"muster image pull IMAGE":                             needsRegistry,
+			"muster run --detach --input job.sh -- sh job.sh":     "muster run --input job.sh -- sh job.sh",
+			"muster job submit FILE":                              "muster job submit web.yaml",
+			"muster run -- CMD":                                   "muster run -- true",
+			"muster run -it -- bash":                              "",
+			"muster run --count 100 …":                            "muster run --count 10 --cpu 0.1 --memory 16MiB -- sh -c 'test $MUSTER_INDEX -lt 10'",
+			"muster job wait JOB":                                 "muster job wait job",
+			"muster explain JOB":                                  "muster explain busy",
+			"muster job stop JOB":                                 "muster job stop service",
+			"muster job show JOB":                                 "muster job show job",
+			"muster node drain ID":                                "muster node drain $ID ; muster node run $ID",
+			"muster job fetch":                                    "muster job fetch job --dest results && test -e results/result",
+			"muster job logs -f":                                  "muster job logs -f job",
+			"muster exec":                                         "muster exec busy -- true",
+			"muster cp":                                           "muster cp job.sh busy:copy",
+			"muster port":                                         "",
+			"muster job revert JOB":                               "sed -i s/1000/2000/ web.yaml && muster job submit web.yaml && muster job revert service 2",
+			"muster job scale JOB N":                              "muster job scale service 2",
+			"muster node hold ID":                                 "muster node hold $ID --reason disk ; muster node run $ID",
+			"muster namespace set":                                "muster namespace set default --jobs 100",
+			"muster job logs JOB/INDEX":                           "muster job logs job/0",
+			"muster exec JOB/INDEX -- sh":                         "echo 'exit 0' | muster exec -i busy/0 -- sh",
+			"muster env apply FILE":                               "muster env apply python.yaml",
+			"muster claim ENVIRONMENT":                            "muster claim python --wait 1m",
+			"muster exec RUNNER -- CMD":                           "muster exec RUNNER -- true",
+			"muster cp FILE RUNNER:/PATH":                         "muster cp job.sh RUNNER:copy",
+		},
+	},
+	{
+		page:      "docs/poseidon.md",
+		container: true,
+		prose:     true,
+		yaml:      []string{"poseidon.yaml"},
+		server: `echo 0123456789abcdef > poseidon.token
+{ grep -v ^listen: muster.yaml ; sed "s,/etc/muster/,$PWD/,; s/10.0.0.5:4750/127.0.0.1:0/" poseidon.yaml ; } > server.yaml
+exec muster server -c server.yaml`,
+		before: "cat web.tar | muster image load -\n",
+		shell:  []string{"A=http://127.0.0.1:4750/api/v1"},
+		replace: []string{"http://127.0.0.1:4750", "http://$ADDRESS", "/etc/muster/", "", "python:3.13", "web:1",
+			// The image has no Python.
+			`printf 'print("Hello, " + input())'`, `printf 'read name; echo "Hello, $name"'`, "python3", "sh"},
+		instead: map[string]string{
+			// The page makes it further below.
+			"muster env show codeocean/17": "",
+			"muster explain codeocean/17":  "",
+			"muster env apply":             "muster env list --namespace codeocean",
+			"muster claim":                 "", // the page says that it does not go with these clients
+			`curl -s -H "$T" $A/runners -d '{"executionEnvironmentId": 10, "inactivityTimeout": 60}'`: `until R=$(curl -sf -H "$T" $A/runners -d '{"executionEnvironmentId": 10, "inactivityTimeout": 60}' | jq -r .runnerId) && test -n "$R"; do sleep 0.1; done`,
+			"R=bi53aqi6kwawuh27-1-1": "",
+			`echo World | websocat -n -H "$T" "ws://127.0.0.1:4750/api/v1/runners/$R/websocket?executionID=bebd2497…"`: "", // a program that few have
+		},
+		after: `muster env show codeocean/10
+muster explain codeocean/10
+curl -sf -H "$T" -X DELETE $A/execution-environments/10
+` + noNodes,
+	},
+	{
+		page:  "docs/providers.md",
+		root:  true,
+		needs: "/usr/sbin/sshd",
+		prose: true,
+		shell: []string{"export CLOUD_DIR=/tmp/cloud"},
+		before: `ssh-keygen -q -t ed25519 -N '' -f id_ed25519
+` + nodeBefore,
+		replace: []string{"/tmp/cloud", "$D/cloud", "~/.ssh/", "", "docs/examples/", "$EXAMPLES/"},
+		instead: map[string]string{
+			"muster provider check NAME": "muster provider check local",
+			"muster pool show":           "muster pool show dev",
+		},
+		after: `cloud() { "$EXAMPLES/provider-netns.sh"; }
+LIST='{"version": 1, "op": "list", "provider": "p", "owner": "me"}'
+I=$(echo "$LIST" | cloud | jq -er '.instances[0].id')
+echo "{\"version\": 1, \"op\": \"destroy\", \"provider\": \"p\", \"owner\": \"me\", \"destroy\": [\"$I\"]}" | cloud
+echo "$LIST" | cloud | jq -e '.instances == [] and .complete'
+`,
+	},
+	{
+		page:   "docs/nodes.md",
+		prose:  true,
+		before: busyNode,
+		instead: map[string]string{
+			"muster node show ID":                     "muster node show $ID",
+			"muster node show":                        "muster node show $ID",
+			"muster node hold ID --for 2h --reason …": "muster node hold $ID --for 2h --reason disk",
+			"muster node drain ID":                    "muster node drain $ID ; muster node run $ID",
+			"muster node drain ID --deadline 10m":     "muster node drain $ID --deadline 10m ; muster node run $ID",
+			"muster node destroy ID --now":            "muster node destroy $ID --now",
+			"muster node run ID":                      "muster node run $ID",
+			"muster pool show":                        "muster pool show dev",
+			"muster pool resume":                      "muster pool resume dev",
+			"muster run --exclusive":                  "muster run --exclusive -- true",
+			"muster-node agent --broken FILE":         "", // servers start agents
+		},
+	},
+	{
 		page: "docs/scheduling.md",
 		before: `printf 'name: web\ntype: service\ncommand: [sleep, "1000"]\nresources: {cpu: 0.01, memory: 1MiB}\n' > web.yaml
 printf 'name: train\ncount: 7\ncommand: ["true"]\nresources: {cpu: 0.01, memory: 1MiB}\n' > train.yaml
@@ -224,11 +361,19 @@ func TestPagesRun(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("the commands of the pages are python3's, which is not here")
 	}
+	examples, err := filepath.Abs("../../docs/examples")
+	if err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
 	var files []string
 	for _, p := range pageRuns {
 		if _, err := exec.LookPath(p.needs); p.needs != "" && err != nil {
 			t.Logf("%s is left out: %v", p.page, err)
+			continue
+		}
+		if p.root && os.Geteuid() != 0 {
+			t.Logf("%s is left out: it needs root", p.page)
 			continue
 		}
 		if p.container && !canRunContainers() {
@@ -248,8 +393,11 @@ func TestPagesRun(t *testing.T) {
 	}
 	testscript.Run(t, testscript.Params{
 		Files: files,
-		Setup: func(e *testscript.Env) error { return setup(e, bin) },
-		Cmds:  map[string]func(ts *testscript.TestScript, neg bool, args []string){"ready": ready, "alone": alone},
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("EXAMPLES", examples)
+			return setup(e, bin)
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"ready": ready, "alone": alone},
 	})
 }
 
@@ -268,71 +416,116 @@ func canRunContainers() bool {
 	return os.Geteuid() == 0 && (crun == nil || runc == nil)
 }
 
+// fill puts what a line of shell or a program of Python is to hold here in place of what the page holds.
+// An answer of an error fails.
+func (p *pageRun) fill(text string) string {
+	pairs := append([]string{"curl -s ", "curl -sf ", "RUNNER", `"$RUNNER"`}, p.replace...)
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// pageScript is a page that is being read: what is run, and the files that it needs.
+type pageScript struct {
+	*pageRun
+	lines, files []string
+	// used are the lines that had another in instead; said are commands of the prose that have run.
+	used, said map[string]bool
+	// yamls and pythons are how many blocks there were.
+	yamls, pythons int
+}
+
+// add adds a command of muster.
+func (s *pageScript) add(command string) {
+	if other, ok := s.instead[command]; ok {
+		s.used[command] = true
+		command = other
+	}
+	command = strings.ReplaceAll(command, "RUNNER", `"$RUNNER"`)
+	if claimLine.MatchString(command) {
+		command = "RUNNER=$(" + command + ")"
+	}
+	if command != "" {
+		s.lines = append(s.lines, command)
+	}
+}
+
+// block adds a block of the page, fence is the line that it began with.
+func (s *pageScript) block(fence string, lines []string) {
+	text := strings.Join(lines, "\n") + "\n"
+	switch {
+	case fence == "```yaml":
+		if s.yamls < len(s.yaml) && s.yaml[s.yamls] != "" {
+			s.files = append(s.files, "-- "+s.yaml[s.yamls]+" --\n"+imageLine.ReplaceAllString(text, ""))
+		}
+		s.yamls++
+	case fence == "```python" && s.python:
+		s.pythons++
+		file := fmt.Sprintf("page%d.py", s.pythons)
+		s.files = append(s.files, "-- "+file+" --\n"+text)
+		var changes strings.Builder
+		for i := 0; i+1 < len(s.replace); i += 2 {
+			fmt.Fprintf(&changes, "s|%s|%s|;", s.replace[i], s.replace[i+1])
+		}
+		s.lines = append(s.lines, fmt.Sprintf("sed %q %s > here.py ; python3 here.py", changes.String(), file))
+	case fence != "```yaml" && slices.ContainsFunc(s.shell, func(first string) bool { return strings.HasPrefix(lines[0], first) }):
+		for _, line := range lines {
+			if other, ok := s.instead[line]; ok {
+				s.used[line] = true
+				s.lines = append(s.lines, other)
+			} else {
+				s.lines = append(s.lines, s.fill(line))
+			}
+		}
+	case fence != "```yaml":
+		for _, line := range lines {
+			if m := musterLine.FindStringSubmatch(line); m != nil {
+				s.add(lineComment.ReplaceAllString(m[1], ""))
+			}
+		}
+	}
+}
+
 // script is the page as a script of TestScript's kind.
 func (p *pageRun) script(t *testing.T) string {
 	text, err := os.ReadFile(filepath.Join("../..", p.page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var lines, archive []string
-	used, blocks, fence := map[string]bool{}, 0, ""
-	var yaml []string
-	said := map[string]bool{}
-	add := func(command string) {
-		if other, ok := p.instead[command]; ok {
-			used[command] = true
-			command = other
-		}
-		command = strings.ReplaceAll(command, "RUNNER", `"$RUNNER"`)
-		if claimLine.MatchString(command) {
-			command = "RUNNER=$(" + command + ")"
-		}
-		if command != "" {
-			lines = append(lines, command)
-		}
-	}
+	s := &pageScript{pageRun: p, used: map[string]bool{}, said: map[string]bool{}}
+	fence, block := "", []string(nil)
 	for _, line := range strings.Split(string(text), "\n") {
 		switch {
 		case strings.HasPrefix(line, "```") && fence == "":
-			fence, yaml = line, nil
+			fence, block = line, nil
 		case line == "```":
-			if fence == "```yaml" {
-				if blocks < len(p.yaml) && p.yaml[blocks] != "" {
-					archive = append(archive, "-- "+p.yaml[blocks]+" --\n"+imageLine.ReplaceAllString(strings.Join(yaml, "\n")+"\n", ""))
-				}
-				blocks++
-			}
+			s.block(fence, block)
 			fence = ""
-		case fence == "```yaml":
-			yaml = append(yaml, line)
 		case fence != "":
-			m := musterLine.FindStringSubmatch(line)
-			if m == nil {
-				continue
-			}
-			add(lineComment.ReplaceAllString(m[1], ""))
+			block = append(block, line)
 		case p.prose:
 			for _, m := range proseLine.FindAllStringSubmatch(line, -1) {
-				if !said[m[1]] {
-					said[m[1]] = true
-					add(m[1])
+				if !s.said[m[1]] {
+					s.said[m[1]] = true
+					s.add(m[1])
 				}
 			}
 		}
 	}
 	for command := range p.instead {
-		if !used[command] {
+		if !s.used[command] {
 			t.Errorf("%s has no line %q", p.page, command)
 		}
 	}
-	if len(lines) < 3 {
-		t.Errorf("%s: only %d command lines were found: does the pattern still fit?", p.page, len(lines))
+	if len(s.lines) < 3 {
+		t.Errorf("%s: only %d command lines were found: does the pattern still fit?", p.page, len(s.lines))
 	}
 	server := "exec muster dev --listen 127.0.0.1:0 &server&"
 	if p.server != "" {
 		server = "exec sh server.sh &server&"
-		archive = append(archive, "-- server.sh --\n"+p.server+"\n")
+		s.files = append(s.files, "-- server.sh --\n"+p.server+"\n")
+	}
+	if len(p.shell) > 0 {
+		p.before = whereServer + p.before
 	}
 	return fmt.Sprintf("%s\nready\nexec sh page.sh\nkill -INT server\nwait server\nalone\n-- page.sh --\nset -ex\n%s\n%s\n%s\n%s",
-		server, p.before, strings.Join(lines, "\n"), p.after, strings.Join(archive, ""))
+		server, p.before, strings.Join(s.lines, "\n"), p.after, strings.Join(s.files, ""))
 }
