@@ -29,8 +29,8 @@ func openQemu(t *testing.T, _ string) *stand {
 	return &stand{
 		oci: true,
 		// Without KVM a machine needs minutes to boot, and all that boot at once share the processors:
-		// then it is silent for seconds as well.
-		boot: "30m", grace: "1m",
+		// then it is silent for seconds as well. So there are few, and they stay for the next step.
+		boot: "30m", grace: "1m", idle: "1h", most: 6, breakers: 4, jobCPU: "0.4",
 		creating: []moment{
 			{"a create has its directory", func() bool { return len(machines("")) > 0 }},
 			{"a create has written its record", func() bool { return len(machines("instance.json")) > 0 }},

@@ -110,21 +110,33 @@ func serveWith(t *testing.T, c *stand, idle string, prepare func(*servertest.Ser
 		t.Fatal(err)
 	}
 	w := &world{t: t, c: c, dir: t.TempDir()}
-	address := ""
 	if c.api != "" {
 		w.g = newGate(t, c.api)
-		address = w.g.URL
 	}
 	var env []string
 	if c.env != nil {
-		env = c.env(address)
+		env = c.env(w.address())
 	}
-	pools := "pools:\n" + fmt.Sprintf(pool, cmp.Or(c.most, 8), cmp.Or(c.grace, "5s"), cmp.Or(c.boot, "1m"), idle, c.pool) + "\n" + c.pools
-	w.Server = servertest.StartWith(t, program, servertest.Options{Text: "providers:\n" + c.provider("cloud", address) + pools, Env: env, Prepare: prepare})
+	w.Server = servertest.StartWith(t, program, servertest.Options{Text: w.config(idle), Env: env, Prepare: prepare})
 	if c.placed != nil {
 		c.placed(w)
 	}
 	return w
+}
+
+// config is the configuration of the server, by which a machine without work stays for a time.
+func (w *world) config(idle string) string {
+	c := w.c
+	return "providers:\n" + c.provider("cloud", w.address()) +
+		"pools:\n" + fmt.Sprintf(pool, cmp.Or(c.most, 8), cmp.Or(c.grace, "5s"), cmp.Or(c.boot, "1m"), idle, c.pool) + "\n" + c.pools
+}
+
+// address is that of the gate before the cloud's API; empty without one.
+func (w *world) address() string {
+	if w.g == nil {
+		return ""
+	}
+	return w.g.URL
 }
 
 // succeeds runs a command of the CLI that must succeed.
@@ -256,7 +268,8 @@ func TestScenario(t *testing.T) {
 			if !row.alone {
 				t.Parallel()
 			}
-			w := serve(t, row.open(t, ""), "1s")
+			c := row.open(t, "")
+			w := serve(t, c, cmp.Or(c.idle, "1s"))
 			rng := chance(t)
 			w.step("the check of the provider", w.check)
 			brief, n := row.brief && !*full, jobs
@@ -275,6 +288,9 @@ func TestScenario(t *testing.T) {
 			} else {
 				w.step("the breaker", w.breaker)
 			}
+			if w.g == nil {
+				w.step("a kill within a destroy", w.killedWhileDestroying)
+			}
 			w.step("nothing is left", w.empty)
 		})
 	}
@@ -291,7 +307,7 @@ func (w *world) step(what string, do func()) {
 // check is `provider check`: it makes one machine and ends it.
 func (w *world) check() {
 	w.t.Helper()
-	if out := w.succeeds("provider", "check", "cloud"); !strings.Contains(out, "provider cloud works") {
+	if out := w.succeeds("provider", "check", "cloud", "--timeout", cmp.Or(w.c.boot, "10m")); !strings.Contains(out, "provider cloud works") {
 		w.t.Errorf("%s", out)
 	}
 	w.empty()
@@ -312,7 +328,7 @@ func (w *world) manyJobs(jobs int, rng *rand.Rand) {
 		for i, name := range names {
 			turn <- struct{}{}
 			wg.Go(func() {
-				failed[i] = w.submit(name, 1, "sleep 1")
+				failed[i] = w.submit(name, 1, "sleep 1", "--cpu", cmp.Or(w.c.jobCPU, "1"))
 				<-turn
 			})
 		}
@@ -332,29 +348,24 @@ func (w *world) manyJobs(jobs int, rng *rand.Rand) {
 		w.killed(1+rng.IntN(6), anyCall, false, nothing)
 	}
 	w.ended(names...)
-	w.empty()
+	if w.c.idle == "" {
+		w.empty()
+	}
 }
 
-// killsBetweenSteps kills the server of a cloud without calls three times while it runs jobs: within a
-// create, after a drawn step of it; after a drawn number of jobs; and within the first destroy.
+// killsBetweenSteps kills the server of a cloud without calls twice: within a create, after a drawn
+// step of it, and after a drawn number of jobs.
 func (w *world) killsBetweenSteps(rng *rand.Rand, names []string, submit func() error) {
 	w.t.Helper()
 	failed := make(chan error, 1)
 	go func() { failed <- submit() }()
 	step := w.c.creating[rng.IntN(len(w.c.creating))]
-	w.Until(step.what, step.now)
-	w.Kill()
-	w.t.Logf("killed when %s", step.what)
-	w.Again()
+	w.killedWhen(step.what, step.now)
 	if err := <-failed; err != nil {
 		w.t.Fatal(err)
 	}
 	n := 1 + rng.IntN(len(names)/2)
-	most := map[string]bool{}
-	w.Until(fmt.Sprint(n, " jobs have ended"), func() bool {
-		for _, id := range w.c.books(w.t).machines {
-			most[id] = true
-		}
+	w.killedWhen(fmt.Sprint(n, " jobs have ended"), func() bool {
 		ended := 0
 		for _, name := range names {
 			if j, err := w.job(name); err == nil && j.Stage == string(muster.JobEnded) {
@@ -363,19 +374,26 @@ func (w *world) killsBetweenSteps(rng *rand.Rand, names []string, submit func() 
 		}
 		return ended >= n
 	})
+}
+
+// killedWhen kills the server as soon as something holds, and starts it again.
+func (w *world) killedWhen(what string, holds func() bool) {
+	w.t.Helper()
+	w.Until(what, holds)
 	w.Kill()
-	w.t.Logf("killed when %d jobs had ended", n)
+	w.t.Logf("killed: %s", what)
 	w.Again()
-	w.Until("a machine is being destroyed", func() bool {
-		b := w.c.books(w.t)
-		for _, id := range b.machines {
-			most[id] = true
-		}
-		return len(b.leftovers) > 0 || len(b.machines) < len(most)
+}
+
+// killedWhileDestroying has machines without work end at once, and kills the server when the first goes.
+func (w *world) killedWhileDestroying() {
+	w.t.Helper()
+	there := w.c.books(w.t).machines
+	w.Reload(w.config("1s"))
+	w.killedWhen("a machine is being destroyed", func() bool {
+		now := w.c.books(w.t).machines
+		return len(now) == 0 || slices.ContainsFunc(there, func(id string) bool { return !slices.Contains(now, id) })
 	})
-	w.Kill()
-	w.t.Logf("killed when a machine was being destroyed")
-	w.Again()
 }
 
 // stays runs until its machine is lost, and its next attempt succeeds at once.
@@ -431,14 +449,15 @@ func (w *world) markets() {
 	w.ended(onDemand)
 }
 
-// breakers is how many nodes lose contact at once, unexplained how many a pool of so few gives up
-// before its breaker trips.
-const breakers, unexplained = 5, 3
+// unexplained is how many nodes that are out of contact a pool of so few gives up before its breaker
+// trips.
+const unexplained = 3
 
 // breaker cuts so many nodes off that the breaker trips. Nothing more is destroyed until the pool is
 // resumed; then the work runs on other machines.
 func (w *world) breaker() {
 	w.t.Helper()
+	breakers := cmp.Or(w.c.breakers, 5)
 	// A machine of two cores has room for one member.
 	if err := w.submit("broken", breakers, stays, "--cpu", "1.5"); err != nil {
 		w.t.Fatal(err)

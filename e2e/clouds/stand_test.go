@@ -59,6 +59,10 @@ type stand struct {
 	most               int
 	// pool is further fields of the first pool, after a comma.
 	pool string
+	// idle is how long a machine without work stays; breakers how many lose contact at once in the
+	// scenario, jobCPU the cores of each of the 20 jobs. Zero: a second, 5, and 1.
+	idle, jobCPU string
+	breakers     int
 	// placed gets the server if the cloud's files are in the server's data directory; nil otherwise.
 	placed func(w *world)
 	// oci: its machines are real ones that run containers, and take minutes to come.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ type Server struct {
 	t               *testing.T
 	program, config string
 	args            []string
+	listen          string
 	dir             string
 	// env is what its programs have in their environment beside this process's.
 	env []string
@@ -65,26 +67,39 @@ type Options struct {
 // StartWith is Start with options.
 func StartWith(t *testing.T, program string, o Options) *Server {
 	t.Helper()
-	text := o.Text
 	// Sockets of local instances are below the directory, and their paths must be short.
 	dir, err := os.MkdirTemp("", "m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, program: program, args: o.Args, env: o.Env, dir: dir, config: filepath.Join(dir, "muster.yaml")}
+	s := &Server{t: t, program: program, args: o.Args, env: o.Env, listen: o.Listen, dir: dir, config: filepath.Join(dir, "muster.yaml")}
 	if s.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
 	}
-	text = fmt.Sprintf("data_dir: %s\nlisten: %s\nlow_water: 1MiB\n%s", s.DataDir(), cmp.Or(o.Listen, "127.0.0.1:0"), text)
-	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.end(text) })
+	s.write(o.Text)
+	t.Cleanup(s.end)
 	if o.Prepare != nil {
 		o.Prepare(s)
 	}
 	s.Again()
 	return s
+}
+
+// write writes the configuration.
+func (s *Server) write(text string) {
+	s.t.Helper()
+	text = fmt.Sprintf("data_dir: %s\nlisten: %s\nlow_water: 1MiB\n%s", s.DataDir(), cmp.Or(s.listen, "127.0.0.1:0"), text)
+	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Reload gives the running server another configuration, without data_dir and listen. The server takes
+// it over some time after Reload has returned.
+func (s *Server) Reload(text string) {
+	s.t.Helper()
+	s.write(text)
+	s.Signal(syscall.SIGHUP)
 }
 
 // DataDir is the server's data directory.
@@ -152,13 +167,14 @@ func (s *Server) running() (*exec.Cmd, chan struct{}) {
 }
 
 // end stops the server in its own way, and deletes what it has.
-func (s *Server) end(text string) {
+func (s *Server) end() {
 	if cmd, ended := s.running(); cmd != nil {
 		_ = cmd.Process.Signal(os.Interrupt)
 		<-ended
 	}
 	if s.t.Failed() {
 		b, _ := os.ReadFile(s.log.Name())
+		text, _ := os.ReadFile(s.config)
 		s.t.Logf("%s\nthe server says:\n%s", text, b)
 	}
 	_ = s.log.Close()
