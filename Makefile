@@ -15,7 +15,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/safetar intern
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE = ./internal/state/... ./internal/raftlog/... ./internal/peers ./internal/cluster ./internal/forward ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/agent/outputs ./internal/agent/launch ./internal/agent/destinations ./internal/agent/rootless ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/history/... ./internal/socket/... ./internal/blob/... ./internal/images/... ./client/... ./internal/server/... ./internal/cloud/driver ./internal/cloud/ec2/... ./internal/cloud/standin/... ./internal/sim/... ./internal/cloud/qemu ./internal/cloud/hetzner/... ./internal/cloud/openstack/... ./internal/cloud/azure/... ./internal/cloud/gce/... ./internal/agent/metadata ./internal/imagearch
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history bench-clouds replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clouds e2e-clouds-short e2e-ha e2e-ha-short e2e-ec2sdk e2e-openstack e2e-clock e2e-packages clean install uninstall packages FORCE nodes e2e-packages-twice
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth bench-history bench-clouds replay fuzz isolation attack notice vm-image e2e-qemu e2e-vm e2e-ssh e2e-clouds e2e-clouds-short e2e-ha e2e-ha-short e2e-ec2sdk e2e-openstack e2e-clock e2e-packages clean install uninstall packages FORCE nodes e2e-packages-twice e2e-vm-unit
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -184,16 +184,23 @@ bin:
 e2e-vm: build
 	$(GO) run ./e2e/vm $(VMFLAGS)
 
+# The deb in a machine with systemd and cgroups of version 2: its programs are used by an ordinary user, then it is installed, its
+# unit used, and it is removed. Needs VM_IMAGE (make vm-image) and QEMU, no rights. Minutes without KVM.
+e2e-vm-unit: packages
+	MUSTER_VM_IMAGE=$(VM_IMAGE) MUSTER_DEB=$$(realpath dist/muster_*_amd64.deb) \
+		$(SHARED) $(GO) test -count=1 -timeout 90m ./e2e/packages -v -run TestInMachine
+
 # A server and hosts that it reaches over SSH: network namespaces of this machine, each with an sshd. Needs root, jq and OpenSSH's server.
 e2e-ssh: build
 	$(SHARED) $(GO) test -count=1 -timeout 10m ./e2e/ssh -v -ssh.run
 
 # One scenario on every cloud that there is a driver for, behind a real server: stand-ins whose machines are network namespaces,
-# and QEMU where VM_IMAGE is. Needs root and OpenSSH's server. SEED says which calls the server is killed at.
+# and QEMU where VM_IMAGE is, which takes long without KVM. Needs root and OpenSSH's server. SEED says which calls the server is killed at.
 SEED  ?= $(shell date +%s)
 CLOUDS = $(SHARED) $(GO) test -count=1 ./e2e/clouds -v -clouds.run -clouds.seed $(SEED)
 e2e-clouds: build
 	MUSTER_VM_IMAGE=$(wildcard $(VM_IMAGE)) $(CLOUDS) -timeout 30m -clouds.full -skip TestThreeServers
+	MUSTER_VM_IMAGE=$(wildcard $(VM_IMAGE)) $(CLOUDS) -timeout $(if $(wildcard $(VM_IMAGE)),2h,30m) -clouds.full
 
 # What of that fits into two minutes.
 e2e-clouds-short: build

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds a disk image for providers of type qemu: Debian 12 with cloud-init, OpenSSH's server and crun,
-# and its kernel and initrd beside it. It needs root, mmdebstrap, qemu-utils, e2fsprogs and a Debian mirror.
+# Builds a disk image for providers of type qemu: Debian 12 with cloud-init, OpenSSH's server, crun, and what
+# containers of an ordinary user need; and its kernel and initrd beside it. It needs root, mmdebstrap, qemu-utils, e2fsprogs and a Debian mirror.
 #
 # Usage: vm-image.sh IMAGE.qcow2   (MIRROR names another mirror)
 set -eu
@@ -13,7 +13,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 echo "1 of 3: installing Debian 12 (about 110 MB are downloaded)"
 mmdebstrap --quiet --variant=minbase \
-	--include=systemd-sysv,udev,dbus,openssh-server,cloud-init,sudo,crun,iproute2,linux-image-cloud-amd64,ca-certificates,netbase,e2fsprogs,procps \
+	--include=systemd-sysv,udev,dbus,openssh-server,cloud-init,sudo,crun,iproute2,linux-image-cloud-amd64,ca-certificates,netbase,e2fsprogs,procps,uidmap,slirp4netns \
 	bookworm "$work/root.tar" ${MIRROR:+"$MIRROR"}
 mkdir "$work/root"
 tar -C "$work/root" -xf "$work/root.tar"
