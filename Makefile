@@ -184,12 +184,6 @@ bin:
 e2e-vm: build
 	$(GO) run ./e2e/vm $(VMFLAGS)
 
-# The deb in a machine with systemd and cgroups of version 2: its programs are used by an ordinary user, then it is installed, its
-# unit used, and it is removed. Needs VM_IMAGE (make vm-image) and QEMU, no rights. Minutes without KVM.
-e2e-vm-unit: packages
-	MUSTER_VM_IMAGE=$(VM_IMAGE) MUSTER_DEB=$$(realpath dist/muster_*_amd64.deb) \
-		$(SHARED) $(GO) test -count=1 -timeout 90m ./e2e/packages -v -run TestInMachine
-
 # A server and hosts that it reaches over SSH: network namespaces of this machine, each with an sshd. Needs root, jq and OpenSSH's server.
 e2e-ssh: build
 	$(SHARED) $(GO) test -count=1 -timeout 10m ./e2e/ssh -v -ssh.run
@@ -221,6 +215,16 @@ bench-clouds: build
 VM_IMAGE ?= /var/lib/muster/images/debian-12.qcow2
 vm-image:
 	sh packaging/vm-image.sh $(VM_IMAGE)
+
+# The deb in a machine with systemd and cgroups of version 2: its programs are used by an ordinary user, then it is installed, its
+# unit used, and it is removed. Needs QEMU, and for its first run what vm-image does. Minutes without KVM.
+UNIT_IMAGE ?= $(dir $(VM_IMAGE))e2e.qcow2
+$(UNIT_IMAGE):
+	MORE=libpam-systemd,uidmap,slirp4netns sh packaging/vm-image.sh $@
+
+e2e-vm-unit: packages $(UNIT_IMAGE)
+	MUSTER_VM_IMAGE=$(UNIT_IMAGE) MUSTER_DEB=$$(realpath dist/muster_*_amd64.deb) \
+		$(SHARED) $(GO) test -count=1 -timeout 90m ./e2e/packages -v -run TestInMachine
 
 # A machine that the qemu driver makes, with real cloud-init: needs VM_IMAGE and QEMU.
 e2e-qemu:

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds a disk image for providers of type qemu: Debian 12 with cloud-init, OpenSSH's server, crun, and what
-# containers of an ordinary user need; and its kernel and initrd beside it. It needs root, mmdebstrap, qemu-utils, e2fsprogs and a Debian mirror.
+# Builds a disk image for providers of type qemu: Debian 12 with cloud-init, OpenSSH's server and crun,
+# and its kernel and initrd beside it. It needs root, mmdebstrap, qemu-utils, e2fsprogs and a Debian mirror.
 #
-# Usage: vm-image.sh IMAGE.qcow2   (MIRROR names another mirror)
+# Usage: vm-image.sh IMAGE.qcow2   (MIRROR names another mirror, MORE further packages, separated by commas)
 set -eu
 image=${1:?usage: vm-image.sh IMAGE.qcow2}
 for program in mmdebstrap qemu-img mke2fs; do
@@ -13,7 +13,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 echo "1 of 3: installing Debian 12 (about 110 MB are downloaded)"
 mmdebstrap --quiet --variant=minbase \
-	--include=systemd-sysv,udev,dbus,openssh-server,cloud-init,sudo,crun,iproute2,linux-image-cloud-amd64,ca-certificates,netbase,e2fsprogs,procps,uidmap,slirp4netns \
+	--include=systemd-sysv,udev,dbus,openssh-server,cloud-init,sudo,crun,iproute2,linux-image-cloud-amd64,ca-certificates,netbase,e2fsprogs,procps${MORE:+,$MORE} \
 	bookworm "$work/root.tar" ${MIRROR:+"$MIRROR"}
 mkdir "$work/root"
 tar -C "$work/root" -xf "$work/root.tar"
@@ -30,7 +30,8 @@ printf '[Match]\nName=e*\n\n[Network]\nDHCP=ipv4\n' >etc/systemd/network/10-dhcp
 ln -sf /lib/systemd/system/systemd-networkd.service etc/systemd/system/multi-user.target.wants/systemd-networkd.service
 rm -f etc/resolv.conf
 echo 'nameserver 10.0.2.3' >etc/resolv.conf
-printf 'datasource_list: [NoCloud, None]\nnetwork: {config: disabled}\nmanage_etc_hosts: true\n' >etc/cloud/cloud.cfg.d/90-muster.cfg
+# There are no locales to choose from: the module would fail, and the machine would count as degraded.
+printf 'datasource_list: [NoCloud, None]\nnetwork: {config: disabled}\nmanage_etc_hosts: true\nlocale: false\n' >etc/cloud/cloud.cfg.d/90-muster.cfg
 cd - >/dev/null
 echo "3 of 3: writing $image"
 truncate -s 1200M "$work/disk.raw"

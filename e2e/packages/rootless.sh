@@ -8,7 +8,7 @@ PATH=$HOME/m/usr/bin:$PATH
 # A session of the user without a login by PAM.
 sudo loginctl enable-linger "$(id -un)"
 export XDG_RUNTIME_DIR=/run/user/$(id -u)
-until systemctl --user is-system-running; do sleep 0.5; done
+until systemctl --user show -p Version; do sleep 0.5; done
 test -s /etc/subuid
 # Debian lets users open it, where udev has a rule for it.
 sudo modprobe tun
