@@ -56,8 +56,8 @@ const (
 	nodeBefore = `muster run --name job -- true
 ID=$(muster node list --all --json | jq -r '.nodes[0].id')
 `
-	// busyNode makes ID a node with work, which stays when it is drained.
-	busyNode = `muster run --detach --name busy -- sleep 1000
+	// busyNode makes ID a node with work, which stays when it is drained. There is room for more work.
+	busyNode = `muster run --detach --name busy --cpu 0.1 --memory 16MiB -- sleep 1000
 until ID=$(muster node list --json | jq -er '[.nodes[] | select(.allocs > 0)][0].id // empty'); do sleep 0.05; done
 `
 	// hostsBefore makes the files that the configuration of hosts names, and a busy node.
@@ -243,8 +243,8 @@ muster run --name job --output result -- touch result
 		instead: map[string]string{
 			"muster run --image IMAGE -- CMD":                     "muster run --image web:1 -- true",
 			"muster run --detach --name web --image IMAGE":        "muster run --detach --name web --image web:1 --cpu 0.1 -- sleep 1000",
-			"muster run --memory 256m --cpu-max 0.5 …":            "muster run --memory 256m --cpu-max 0.5 -- true",
-			"muster run --env A=1 --workdir /app --user nobody …": "muster run --image web:1 --env A=1 --workdir /tmp --user nobody -- sh -c 'test $A:$PWD:$(id -un) = 1:/tmp:nobody'",
+			"muster run --memory 256m --cpu-max 0.5 …":            "muster run --memory 256m --cpu 0.1 --cpu-max 0.5 -- true",
+			"muster run --env A=1 --workdir /app --user nobody …": "muster run --image web:1 --cpu 0.1 --env A=1 --workdir /tmp --user nobody -- sh -c 'test $A:$PWD:$(id -un) = 1:/tmp:nobody'",
 			"muster port web 8080:80":                             "", // it ends with Ctrl-C only
 			"muster job logs -f web":                              "muster job logs web",
 			"muster job wait web":                                 "muster job wait job",
@@ -253,9 +253,9 @@ muster run --name job --output result -- touch result
 			"muster cp web:/etc/app .":                            "muster cp web:/etc/passwd .",
 			"muster image load FILE":                              "muster image load web.tar",
 			"muster image pull IMAGE":                             needsRegistry,
-			"muster run --detach --input job.sh -- sh job.sh":     "muster run --input job.sh -- sh job.sh",
+			"muster run --detach --input job.sh -- sh job.sh":     "muster run --cpu 0.1 --input job.sh -- sh job.sh",
 			"muster job submit FILE":                              "muster job submit web.yaml",
-			"muster run -- CMD":                                   "muster run -- true",
+			"muster run -- CMD":                                   "muster run --cpu 0.1 -- true",
 			"muster run -it -- bash":                              "",
 			"muster run --count 100 …":                            "muster run --count 10 --cpu 0.1 --memory 16MiB -- sh -c 'test $MUSTER_INDEX -lt 10'",
 			"muster job wait JOB":                                 "muster job wait job",
