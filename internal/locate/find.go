@@ -63,7 +63,8 @@ func (u unknown) Error() string        { return string(u) }
 func (u unknown) Is(target error) bool { return target == ErrUnknown }
 
 // Find is where the server is: the given address, else that of the given data directory, else that
-// of the given or the current context, else of the server that this user started last.
+// of the given or the current context, else of the server that this user started last, else of that of
+// the package's unit.
 func Find(g Given) (Place, error) {
 	if g.Context != "" && (g.Address != "" || g.DataDir != "") {
 		return Place{}, badContext("a context says where the server is; give it, or an address or a data directory")
@@ -85,15 +86,9 @@ func Find(g Given) (Place, error) {
 			p = in
 			break
 		}
-		c, err := ReadCurrent()
-		if errors.Is(err, fs.ErrNotExist) {
-			return p, ErrUnknown
-		}
-		if err != nil {
+		if p, err = lastStarted(p); err != nil {
 			return p, err
 		}
-		p.Address, p.DataDir = c.Address, c.DataDir
-		p.From, _ = currentPath()
 	}
 	if p.Token.IsZero() && p.DataDir != "" {
 		token, err := ReadToken(p.DataDir)
@@ -111,6 +106,29 @@ func Find(g Given) (Place, error) {
 			}
 		}
 	}
+	return p, nil
+}
+
+// unitDir is the data directory of the server that the package's unit runs. Tests name another.
+var unitDir = "/var/lib/muster"
+
+// lastStarted is the server that this user has started last, or else the one of the package's unit:
+// systemd gives that one no home directory in which it could say that it has started.
+func lastStarted(p Place) (Place, error) {
+	c, err := ReadCurrent()
+	switch {
+	case err == nil:
+		p.Address, p.DataDir = c.Address, c.DataDir
+		p.From, _ = currentPath()
+		return p, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return p, err
+	}
+	address, from, err := addressIn(unitDir)
+	if err != nil || address == "" {
+		return p, ErrUnknown // it does not exist, or only its user may look there
+	}
+	p.Address, p.From, p.DataDir = address, from, unitDir
 	return p, nil
 }
 
