@@ -221,10 +221,10 @@ func TestFileIsPassedOverOnce(t *testing.T) {
 	if _, err := s.Apply(t.Context(), c, &api.ConfigApply{Config: *config.Cluster(file("x", 6))}, func(*api.ServerConfig) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if s = start(6); c.version() != 2 || state.ConfigInForce(c.s.Latest()).Over != "" {
+	if start(6); c.version() != 2 || state.ConfigInForce(c.s.Latest()).Over != "" {
 		t.Errorf("with the file corrected: %+v", state.ConfigInForce(c.s.Latest()))
 	}
-	if s = start(5); c.version() != 3 || s.max() != 5 {
+	if s := start(5); c.version() != 3 || s.max() != 5 {
 		t.Errorf("edited again: version %d, max %d", c.version(), s.max())
 	}
 }

@@ -110,7 +110,7 @@ func (s *Store) uselessLocked(l *layer) bool { return s.current[l.record.Diff] !
 func (s *Store) evictOne() bool {
 	s.mu.Lock()
 	var worst *layer
-	pinned := s.pinnedLocked()
+	pinned := pinnedLocked(s)
 	for _, l := range s.layers {
 		if l.refs > 0 || pinned[l] {
 			continue
@@ -169,7 +169,7 @@ func (s *Store) Prune(ctx context.Context, all bool) (freed int64, err error) {
 	for _, r := range s.refs {
 		meant[r.Digest] = true
 	}
-	pinned := s.pinnedLocked()
+	pinned := pinnedLocked(s)
 	for _, im := range s.images {
 		if im.record.Pinned && im.record.Shift == s.Shift {
 			continue

@@ -42,7 +42,7 @@ func isPinned(s *Store, digest string) bool {
 
 // pinnedLocked are the layers of pinned images that new sandboxes may have. Those that were unpacked
 // with another shift are of no use to anybody, pinned or not.
-func (s *Store) pinnedLocked() map[*layer]bool {
+func pinnedLocked(s *Store) map[*layer]bool {
 	out := map[*layer]bool{}
 	for _, im := range s.images {
 		if !im.record.Pinned || im.record.Shift != s.Shift {

@@ -190,7 +190,7 @@ func (p *Provider) find(ctx context.Context, s *session, in *cloud.Intent, name 
 // process never meets its own lock, since p.creating lets one at a time through.
 func (p *Provider) lock(ctx context.Context, s *session, name string) (unlock func(context.Context), err error) {
 	what := "lock of server " + name
-	key := p.lockKey()
+	key := lockKey(p)
 	for range 2 {
 		traced, sent := driver.Trace(ctx)
 		_, err := keypairs.Create(traced, s.compute, keypairs.CreateOpts{Name: name, PublicKey: key}).Extract()
@@ -227,7 +227,7 @@ const lockKind, lockHalf = "ssh-ed25519", 16
 var lockName = regexp.MustCompile(`^m-[0-9a-f]{24}$`)
 
 // lockBlob is the key of this server's locks: RFC 8709 has its kind and its bits, each after its length.
-func (p *Provider) lockBlob() []byte {
+func lockBlob(p *Provider) []byte {
 	var bits []byte
 	for _, of := range []string{"owner " + p.cfg.Owner, "server " + p.cfg.Server} {
 		sum := sha256.Sum256([]byte("lock of " + of))
@@ -241,8 +241,8 @@ func (p *Provider) lockBlob() []byte {
 	return blob
 }
 
-func (p *Provider) lockKey() string {
-	return lockKind + " " + base64.StdEncoding.EncodeToString(p.lockBlob()) + " muster-lock"
+func lockKey(p *Provider) string {
+	return lockKind + " " + base64.StdEncoding.EncodeToString(lockBlob(p)) + " muster-lock"
 }
 
 // lockOf reports whether a key pair is a lock of this owner, and whether it is of this server.
@@ -253,7 +253,7 @@ func (p *Provider) lockOf(name, key string) (owner, server bool) {
 		return false, false
 	}
 	have, err := base64.StdEncoding.DecodeString(words[1])
-	want := p.lockBlob()
+	want := lockBlob(p)
 	if err != nil || len(have) != len(want) {
 		return false, false
 	}
