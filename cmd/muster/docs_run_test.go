@@ -255,6 +255,8 @@ muster run --name job --output result -- touch result
 			"muster image pull IMAGE":                             needsRegistry,
 			"muster run --detach --input job.sh -- sh job.sh":     "muster run --cpu 0.1 --input job.sh -- sh job.sh",
 			"muster job submit FILE":                              "muster job submit web.yaml",
+			"muster job retry JOB":                                "", // docs/jobs.md runs it, on jobs that failed
+			"muster job retry JOB 7 20-29":                        "",
 			"muster run -- CMD":                                   "muster run --cpu 0.1 -- true",
 			"muster run -it -- bash":                              "",
 			"muster run --count 100 …":                            "muster run --count 10 --cpu 0.1 --memory 16MiB -- sh -c 'test $MUSTER_INDEX -lt 10'",

@@ -30,6 +30,7 @@ var unrun = map[string]string{
 	"docs/isolation.md":        noCommands,
 	"docs/limits.md":           noCommands,
 	"docs/metrics.md":          noCommands,
+	"docs/servers.md":          "it needs three hosts; make e2e-ha and the tests of internal/server start, join, transfer and remove servers",
 }
 
 // TestEveryPageRuns: a page is run by TestPagesRun, or there is a reason why not.
