@@ -181,12 +181,17 @@ RUNNER=$(echo "$CLAIM" | jq -er .runner) ; SECRET=$(echo "$CLAIM" | jq -er .secr
 			"muster job show":                    "muster job show job",
 			"muster backup FILE":                 "muster backup state.backup",
 			"muster restore FILE --data-dir DIR": "muster restore state.backup --data-dir restored",
-			"muster node show":                   "muster node show $ID",
-			"muster pool resume":                 "muster pool resume dev",
-			"muster-node dial":                   "", // it waits for bytes of a server
-			"muster dev":                         "", // this script has one already
-			"muster server":                      "",
-			"muster dev --data-dir":              "",
+			// The tests of cmd/muster/internal/serve apply files, to servers that have one.
+			"muster config apply FILE":         "",
+			"muster config apply":              "",
+			"muster config diff FILE":          "muster config diff muster.yaml",
+			"muster config diff --addr SERVER": "",
+			"muster node show":                 "muster node show $ID",
+			"muster pool resume":               "muster pool resume dev",
+			"muster-node dial":                 "", // it waits for bytes of a server
+			"muster dev":                       "", // this script has one already
+			"muster server":                    "",
+			"muster dev --data-dir":            "",
 		},
 	},
 	{
@@ -341,6 +346,9 @@ echo "$LIST" | cloud | jq -e '.instances == [] and .complete'
 			"muster node drain ID":                    "muster node drain $ID ; muster node run $ID",
 			"muster node drain ID --deadline 10m":     "muster node drain $ID --deadline 10m ; muster node run $ID",
 			"muster node destroy ID --now":            "muster node destroy $ID --now",
+			"muster node hold":                        "",
+			"muster node drain":                       "",
+			"muster node destroy":                     "",
 			"muster node run ID":                      "muster node run $ID",
 			"muster pool show":                        "muster pool show dev",
 			"muster pool resume":                      "muster pool resume dev",
