@@ -17,6 +17,10 @@ import (
 	"github.com/musterhq/muster/internal/atomicfile"
 )
 
+// strandedAfter is how long after its last byte a temporary file of another process counts as left behind. A
+// client that sends nothing for a minute has been cut off by then.
+const strandedAfter = time.Hour
+
 // deleteTries bounds how often a directory is removed that writers fill meanwhile.
 const deleteTries = 100
 
@@ -25,6 +29,8 @@ const deleteTries = 100
 type directory struct {
 	root   string
 	opened time.Time
+	// shared says that other processes write here as well.
+	shared bool
 
 	// mu guards the fields below.
 	mu sync.Mutex
@@ -33,11 +39,11 @@ type directory struct {
 	next    uint64
 }
 
-func openDirectory(root string) (*directory, error) {
+func openDirectory(root string, shared bool) (*directory, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, err
 	}
-	return &directory{root: root, opened: time.Now(), writing: map[string]bool{}}, nil
+	return &directory{root: root, opened: time.Now(), shared: shared, writing: map[string]bool{}}, nil
 }
 
 func (d *directory) path(key string) string { return filepath.Join(d.root, filepath.FromSlash(key)) }
@@ -195,10 +201,15 @@ func (d *directory) deletePrefix(ctx context.Context, prefix string) (size int64
 	return size, err
 }
 
-// removeStranded removes the temporary files that an earlier process left, and returns how many.
+// removeStranded removes the temporary files that an earlier process left, and returns how many. In a shared
+// directory another process may be writing them.
 func (d *directory) removeStranded(ctx context.Context) (n int, err error) {
+	before := d.opened
+	if d.shared {
+		before = before.Add(-strandedAfter)
+	}
 	err = d.walk(ctx, "", func(path string, i Info) error {
-		if strings.HasSuffix(i.Key, tempSuffix) && i.Modified.Before(d.opened) && !d.writes(path) && os.Remove(path) == nil {
+		if strings.HasSuffix(i.Key, tempSuffix) && i.Modified.Before(before) && !d.writes(path) && os.Remove(path) == nil {
 			n++
 		}
 		return nil

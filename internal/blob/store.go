@@ -22,6 +22,8 @@ type Config struct {
 	URL string
 	// Dir is a directory, made if it is missing.
 	Dir string
+	// Shared says that other servers write to the same directory.
+	Shared bool
 	// Open opens the bucket of a URL. It is nil in a program without the drivers of buckets.
 	Open Opener
 	// DiskLow says why nothing more may be written now, or nil. It is asked
@@ -94,7 +96,7 @@ func New(c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("blob directory %s: %w", dir, err)
 	}
-	d, err := openDirectory(root)
+	d, err := openDirectory(root, c.Shared)
 	if err != nil {
 		return nil, &muster.Fault{Kind: muster.FaultInvalid, Message: "blob directory " + root, Err: err}
 	}

@@ -646,3 +646,30 @@ func TestNewLeaderSweepsLater(t *testing.T) {
 		t.Errorf("%d uploads were deleted later", n)
 	}
 }
+
+// TestSharedDirectoryKeepsWhatOthersWrite: a server that starts does not know what other servers are writing.
+func TestSharedDirectoryKeepsWhatOthersWrite(t *testing.T) {
+	root := t.TempDir()
+	young, old := filepath.Join(root, "young.1-1"+tempSuffix), filepath.Join(root, "old.1-2"+tempSuffix)
+	for path, age := range map[string]time.Duration{young: time.Minute, old: 2 * strandedAfter} {
+		at := time.Now().Add(-age)
+		if err := errors.Join(os.WriteFile(path, []byte("x"), 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []struct {
+		shared bool
+		n      int
+	}{{true, 1}, {false, 1}} { // the old one, and then the young one
+		d, err := openDirectory(root, want.shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := d.removeStranded(t.Context()); n != want.n || err != nil {
+			t.Errorf("shared %v: %d removed, %v", want.shared, n, err)
+		}
+		if _, err := os.Stat(young); want.shared != (err == nil) {
+			t.Errorf("shared %v: %v", want.shared, err)
+		}
+	}
+}

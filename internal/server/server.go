@@ -341,7 +341,7 @@ func open(ctx context.Context, cfg api.ServerConfig, opts Options) (_ *Server, e
 		return nil, err
 	}
 	s.blobs, err = blob.New(blob.Config{
-		URL: cfg.Blob.URL, Dir: filepath.Join(cfg.DataDir, "blobs"), Open: opts.OpenBucket, DiskLow: s.diskLow, Logger: opts.Logger,
+		URL: cfg.Blob.URL, Dir: filepath.Join(cfg.DataDir, "blobs"), Open: opts.OpenBucket, DiskLow: s.diskLow, Shared: cfg.Cluster != nil, Logger: opts.Logger,
 	})
 	if err != nil {
 		return nil, err
