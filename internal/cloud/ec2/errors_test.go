@@ -172,9 +172,15 @@ func TestThrottledLaunchIsRepeated(t *testing.T) {
 	if got := p.Create(t.Context(), []cloud.Intent{intent("t3")})[0]; !muster.IsKind(got.Err, muster.FaultRateLimited) {
 		t.Errorf("%+v", got)
 	}
-	ended, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	// The time of the call ends while it waits for the next try: the refusal was certain, and the try is not made.
+	p = c.open(nil)
+	p.launch.Rate.PerSecond, p.throttle.Least, p.patience = 1000, time.Hour, 24*time.Hour
+	ended, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	p.patience = time.Hour
+	c.by["RunInstances"] = func(url.Values) reply {
+		time.AfterFunc(500*time.Millisecond, cancel)
+		return refuse(503, "RequestLimitExceeded", "Request limit exceeded.")
+	}
 	if got := p.Create(ended, []cloud.Intent{intent("t4")})[0]; got.Err == nil || muster.IsKind(got.Err, muster.FaultAmbiguous) {
 		t.Errorf("%+v", got)
 	}
