@@ -45,7 +45,7 @@ var rules = []rule{
 	{place: "internal/decide/...", may: []string{".", "api", "internal/state", "internal/decide/fit", "internal/decide/share"}, pure: true},
 	{place: "internal/raftlog/image", third: []string{"github.com/hashicorp/raft"}},
 	{place: "internal/raftlog", may: []string{".", "internal/raftlog/image", "internal/state", "internal/clock"}, third: []string{"*"}},
-	{place: "internal/peers", may: []string{"."}, third: []string{"github.com/hashicorp/raft", "golang.org/x/sync"}},
+	{place: "internal/peers", may: []string{"."}, third: []string{"github.com/hashicorp/raft", "golang.org/x/sync", "golang.org/x/sys"}},
 	{place: "internal/cluster", may: []string{".", "api", "internal/state", "internal/peers", "internal/raftlog", "internal/forward"}, third: []string{"github.com/hashicorp/raft", "golang.org/x/sync"}},
 	{place: "internal/forward", may: []string{".", "internal/conns", "internal/door", "internal/present", "internal/problem"}},
 	{place: "internal/wire/init", may: []string{".", "api"}},

@@ -29,7 +29,7 @@ func (c ClusterAPI) AppliedConfig(ctx context.Context) (*api.AppliedConfig, erro
 
 // ApplyConfig puts a configuration in force, or says what it would change.
 func (c ClusterAPI) ApplyConfig(ctx context.Context, a api.ConfigApply) (*api.ConfigApplied, error) {
-	r, err := jsonBody(request{method: http.MethodPut, path: "/v1/config/applied"}, a)
+	r, err := jsonBody(request{method: http.MethodPut, path: "/v1/config/applied", once: a.IfVersion != nil}, a)
 	if err != nil {
 		return nil, err
 	}

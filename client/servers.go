@@ -19,15 +19,15 @@ func (c ClusterAPI) Servers(ctx context.Context, stale bool) (*api.ServerList, e
 
 // JoinToken makes a token with which servers may join the cluster.
 func (c ClusterAPI) JoinToken(ctx context.Context) (*api.JoinToken, error) {
-	return fetch[api.JoinToken](ctx, c.caller, request{method: http.MethodPost, path: "/v1/servers/join-token"})
+	return fetch[api.JoinToken](ctx, c.caller, request{method: http.MethodPost, path: "/v1/servers/join-token", once: true})
 }
 
 // RemoveServer takes a server out of the cluster, by name or id.
 func (c ClusterAPI) RemoveServer(ctx context.Context, server string) error {
-	return c.call(ctx, request{method: http.MethodDelete, path: path("v1", "servers", server)}, nil)
+	return c.call(ctx, request{method: http.MethodDelete, path: path("v1", "servers", server), once: true}, nil)
 }
 
 // TransferLeadership lets a server lead, by name or id.
 func (c ClusterAPI) TransferLeadership(ctx context.Context, server string) error {
-	return c.call(ctx, request{method: http.MethodPost, path: path("v1", "servers", server, "transfer")}, nil)
+	return c.call(ctx, request{method: http.MethodPost, path: path("v1", "servers", server, "transfer"), once: true}, nil)
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,7 +44,7 @@ const (
 )
 
 // ErrRemoved says that this server is no longer a member.
-var ErrRemoved = errors.New("this server was removed from its cluster; its data directory has nothing that the others lack and can be deleted")
+var ErrRemoved = errors.New("this server was removed from its cluster (`muster servers list` on another one shows the members); to join again, move its data directory away and use a new join token")
 
 // Config is what a Cluster is made of. All fields but the logger are needed.
 type Config struct {
@@ -196,10 +197,15 @@ func (c *Cluster) expected(address string) string {
 	return ""
 }
 
-// refuse says why a server may not send messages of the log. A server that has no log yet takes them from
-// every server of the cluster.
+// refuse says why a server may not send messages of the log. A server that has no log yet, or knows no
+// leader, takes them from every server of the cluster: it may have been off while the other one joined, and
+// learns of it only by such messages. The log itself counts no votes of servers that it does not know.
 func (c *Cluster) refuse(id string) error {
-	if len(c.members()) == 0 {
+	l := c.log.Load()
+	if l == nil || len(l.Members()) == 0 {
+		return nil
+	}
+	if _, led := l.Leader(); !led {
 		return nil
 	}
 	if _, ok := c.member(id); !ok {
@@ -248,8 +254,14 @@ func (c *Cluster) Handler(next http.Handler) http.Handler {
 		from := peers.Server(r.Context())
 		l := c.log.Load()
 		if _, ok := c.member(from); l == nil || !ok && len(l.Members()) > 0 {
-			// Its certificate is good: it was a member once.
-			http.Error(w, "no member of this cluster", http.StatusGone)
+			// Its certificate is good: it was a member once, or is one that this server has not heard of yet.
+			w.Header().Set(forward.NotLeading, "1")
+			if l != nil {
+				if _, led := l.Leader(); led {
+					w.Header().Set(appliedHeader, strconv.FormatUint(l.Applied(), 10))
+				}
+			}
+			http.Error(w, "no member of this cluster, as far as this server knows", http.StatusGone)
 			return
 		}
 		switch r.URL.Path {
@@ -271,8 +283,17 @@ func (c *Cluster) status(l *attached) Status {
 	}
 }
 
-// errGone says that another server does not know this one as a member.
-var errGone = errors.New("it does not know this server as a member")
+// appliedHeader is in the answer to a server that is no member: up to where the answering server, which knows a
+// leader, has the log.
+const appliedHeader = "Muster-Applied"
+
+// goneError says that another server does not know this one as a member.
+type goneError struct {
+	// applied is up to where it has the log; 0 if it knows no leader, so that it may be the one that lags.
+	applied uint64
+}
+
+func (*goneError) Error() string { return "it does not know this server as a member" }
 
 // ask asks a server for its state.
 func (c *Cluster) ask(ctx context.Context, id string) (Status, error) {
@@ -294,7 +315,9 @@ func (c *Cluster) call(ctx context.Context, method, id, path string, answer any)
 	defer res.Body.Close()
 	switch {
 	case res.StatusCode == http.StatusGone:
-		return errGone
+		gone := &goneError{}
+		gone.applied, _ = strconv.ParseUint(res.Header.Get(appliedHeader), 10, 64) // without it: 0
+		return gone
 	case res.StatusCode != http.StatusOK:
 		return fmt.Errorf("it answers %s", res.Status)
 	case answer == nil:
@@ -364,7 +387,8 @@ func (c *Cluster) watchMembership(ctx context.Context) error {
 			ask, cancel := context.WithTimeout(ctx, askTime)
 			_, err := c.ask(ask, m.ID)
 			cancel()
-			if errors.Is(err, errGone) {
+			// Only one that has all that this server has can know that it was removed.
+			if gone := (*goneError)(nil); errors.As(err, &gone) && gone.applied > 0 && gone.applied >= l.Applied() {
 				return ErrRemoved
 			}
 		}

@@ -71,21 +71,21 @@ func (c *Cluster) admit(ctx context.Context, r *peers.JoinRequest) (*peers.Admis
 }
 
 // Lead does what the leader does for the cluster, until ctx ends: it asks the other servers for their state,
-// records it, promotes those that have caught up, and calls changed after a record has changed, which may let
-// the log format be raised.
-func (c *Cluster) Lead(ctx context.Context, changed func(context.Context) error) error {
+// records it, promotes those that have caught up, and calls raise in each round, which raises the log format
+// once the records allow it.
+func (c *Cluster) Lead(ctx context.Context, raise func(context.Context) error) error {
 	l := c.log.Load()
 	c.mu.Lock()
 	c.heard = map[string]heard{}
 	c.mu.Unlock()
 	for before := uint64(0); ; {
 		applied := l.Applied()
-		dirty := c.record(ctx, l, c.status(l))
+		c.record(ctx, l, c.status(l))
 		for id, s := range c.askAll(ctx, l) {
 			if s.err != nil {
 				continue
 			}
-			dirty = c.record(ctx, l, s.Status) || dirty
+			c.record(ctx, l, s.Status)
 			// It has what this server had a round ago, so it keeps up.
 			if m, ok := c.member(id); ok && !m.Votes && before > 0 && s.Applied >= before {
 				if err := l.Promote(ctx, id); err != nil {
@@ -95,9 +95,9 @@ func (c *Cluster) Lead(ctx context.Context, changed func(context.Context) error)
 				}
 			}
 		}
-		dirty = c.forget(ctx, l) || dirty
-		if dirty && ctx.Err() == nil {
-			if err := changed(ctx); err != nil && ctx.Err() == nil {
+		c.forget(ctx, l)
+		if ctx.Err() == nil {
+			if err := raise(ctx); err != nil && ctx.Err() == nil {
 				c.cfg.Logger.Warn("the log format could not be raised; it is tried again", "error", err)
 			}
 		}
@@ -139,37 +139,32 @@ func (c *Cluster) askAll(ctx context.Context, l *attached) map[string]heard {
 
 // record writes what a server says of itself, if it has changed. Before the log has the format for it,
 // nothing is written: a server alone needs no record of itself.
-func (c *Cluster) record(ctx context.Context, l *attached, s Status) (changed bool) {
+func (c *Cluster) record(ctx context.Context, l *attached, s Status) {
 	snap := l.state.Latest()
 	meta := snap.Meta()
 	row, _ := state.ServerOf(snap, s.ID)
 	next := state.Server{ID: s.ID, Name: s.Name, Version: s.Version, Reads: state.Format(s.Reads), API: s.API}
 	if row == next || meta.LogFormat() < state.FormatServers {
-		return false
+		return
 	}
-	if _, _, err := l.proposer.Propose(ctx, &state.ServerSeen{Server: next}); err != nil {
-		if ctx.Err() == nil {
-			c.cfg.Logger.Warn("what a server says of itself could not be recorded", "server", s.ID, "name", s.Name, "error", err)
-		}
-		return false
+	if _, _, err := l.proposer.Propose(ctx, &state.ServerSeen{Server: next}); err != nil && ctx.Err() == nil {
+		c.cfg.Logger.Warn("what a server says of itself could not be recorded", "server", s.ID, "name", s.Name, "error", err)
 	}
-	return true
 }
 
 // forget removes the records of servers that are no members.
-func (c *Cluster) forget(ctx context.Context, l *attached) (changed bool) {
+func (c *Cluster) forget(ctx context.Context, l *attached) {
 	for _, row := range state.ServersOf(l.state.Latest()) {
 		if _, ok := c.member(row.ID); ok || len(l.Members()) == 0 {
 			continue
 		}
-		if _, _, err := l.proposer.Propose(ctx, &state.ServerRemoved{ID: row.ID}); err == nil {
-			changed = true
+		if _, _, err := l.proposer.Propose(ctx, &state.ServerRemoved{ID: row.ID}); err != nil && ctx.Err() == nil {
+			c.cfg.Logger.Warn("a server that was removed is still recorded; it is tried again", "server", row.ID, "error", err)
 		}
 		c.mu.Lock()
 		delete(c.heard, row.ID)
 		c.mu.Unlock()
 	}
-	return changed
 }
 
 // note notes an answer, and logs when a server stops to answer and when it answers again.

@@ -107,6 +107,8 @@ func (c *Cluster) HandOver(ctx context.Context) {
 	if !l.IsLeader() {
 		return
 	}
+	// It may not have led for long enough to know who answers.
+	c.askAll(ctx, l)
 	var best raftlog.Member
 	var most uint64
 	c.mu.Lock()

@@ -40,13 +40,13 @@ const (
 
 // Headers of answers.
 const (
-	// notLeading is in a server's refusal of a request that another server has passed on to it. The request
+	// NotLeading is in a server's refusal of a request that another server has passed on to it. The request
 	// was not looked at.
-	notLeading = "Muster-Not-Leading"
+	NotLeading = "Muster-Not-Leading"
 	// HeaderIndex is the index of the log that the answer's state has at least.
 	HeaderIndex = "Muster-Index"
 	// HeaderAge is in the answers of followers: how long ago, in milliseconds, this server heard from the
-	// leader. What the leader has confirmed since may be missing.
+	// leader, or unknown. What the leader has confirmed since may be missing.
 	HeaderAge = "Muster-Age-Ms"
 )
 
@@ -104,7 +104,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case here(r.URL.Path):
-		f.cfg.Local.ServeHTTP(w, r)
+		f.cfg.Local.ServeHTTP(w, r.WithContext(door.MayBeStale(r.Context())))
 		return
 	case maybeStale(r):
 		f.stale(w, r)
@@ -136,7 +136,7 @@ func (f *Forwarder) answer(w http.ResponseWriter, r *http.Request, passed bool) 
 				return
 			}
 		case passed && leader != self:
-			w.Header().Set(notLeading, "1")
+			w.Header().Set(NotLeading, "1")
 			problem.Of(muster.Faultf(muster.FaultUnavailable, "this server does not lead")).Write(w)
 			return
 		case leader != "" && leader != self:
@@ -185,10 +185,14 @@ func (f *Forwarder) pass(w http.ResponseWriter, r *http.Request, body *keptBody,
 			p.Out.Host = r.Host
 			p.Out.URL.RawQuery = r.URL.RawQuery // as it came: the door says what is wrong with it
 			p.SetXForwarded()
+			if !keyed(r) {
+				// Package http repeats requests with this header by itself.
+				p.Out.Header.Del(keyHeader)
+			}
 			body.send(p.Out)
 		},
 		ModifyResponse: func(res *http.Response) error {
-			if res.Header.Get(notLeading) != "" {
+			if res.Header.Get(NotLeading) != "" {
 				return errNotLeading
 			}
 			return nil
@@ -222,7 +226,17 @@ func (f *Forwarder) pass(w http.ResponseWriter, r *http.Request, body *keptBody,
 // harmless reports whether a request may be sent twice: it changes nothing, or the server recognizes it by
 // its key.
 func harmless(r *http.Request) bool {
-	return r.Method == http.MethodGet && r.Header.Get("Upgrade") == "" || r.Method == http.MethodHead || r.Header.Get("Idempotency-Key") != ""
+	return r.Method == http.MethodGet && r.Header.Get("Upgrade") == "" || r.Method == http.MethodHead || keyed(r) && r.Header.Get(keyHeader) != ""
+}
+
+// keyHeader has the key by which a server recognizes a request that comes again.
+const keyHeader = "Idempotency-Key"
+
+// keyed reports whether the route of a request knows such keys. On others the header means nothing, and a
+// request that has it must not be repeated either.
+func keyed(r *http.Request) bool {
+	path := r.URL.Path
+	return r.Method == http.MethodPost && (path == "/v1/jobs" || path == "/v1/claims" || strings.HasPrefix(path, "/v1/jobs/") && strings.HasSuffix(path, "/retry"))
 }
 
 // here reports whether every server answers a path by itself.
@@ -268,9 +282,11 @@ func (f *Forwarder) stale(w http.ResponseWriter, r *http.Request) {
 		p.Write(w)
 		return
 	}
+	age := "unknown" // no leader was heard since this server was started
 	if at := f.cfg.Servers.LastContact(); !at.IsZero() {
-		w.Header().Set(HeaderAge, strconv.FormatInt(max(0, time.Since(at).Milliseconds()), 10))
+		age = strconv.FormatInt(max(0, time.Since(at).Milliseconds()), 10)
 	}
+	w.Header().Set(HeaderAge, age)
 	f.cfg.Local.ServeHTTP(&indexed{ResponseWriter: w, applied: f.cfg.Servers.Applied}, r.WithContext(door.MayBeStale(r.Context())))
 }
 

@@ -127,7 +127,7 @@ func (l *Log) Leader() (Member, bool) {
 // LastContact is when this server last heard from the leader, or now if it leads itself. It is zero before
 // the first time.
 func (l *Log) LastContact() time.Time {
-	if l.IsLeader() {
+	if led, confirmed := l.lead.current(); led != nil && confirmed {
 		return time.Now()
 	}
 	return l.raft.LastContact()

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 const (
@@ -133,7 +135,17 @@ func leadCluster(ctx context.Context, s *Server, l ledger) error {
 	if s.cluster == nil {
 		return nil
 	}
-	return s.cluster.Lead(ctx, func(ctx context.Context) error { return s.raiseFormat(ctx, l, false) })
+	return s.cluster.Lead(ctx, func(ctx context.Context) error {
+		was := s.state.Latest().Meta()
+		if err := s.raiseFormat(ctx, l, false); err != nil {
+			return err
+		}
+		if meta := s.state.Latest().Meta(); meta.LogFormat() > was.LogFormat() {
+			// What the configuration says in words of the new format is set by the next turn.
+			wait.Poke(s.renew)
+		}
+		return nil
+	})
 }
 
 // reachesLeader says why this server cannot answer requests with the help of the leader; nil if it can.
@@ -196,4 +208,25 @@ func versionsDiffer(s *Server) bool {
 		}
 	}
 	return false
+}
+
+// unableFor is how long a server that cannot lead waits for another one to do so before it tries again.
+const unableFor = 5 * time.Second
+
+// leadOrPass is lead for one of several servers: if it cannot lead, as without a file that the configuration
+// names, another one may be able to, and this one stays to vote.
+func leadOrPass(s *Server) func(ctx context.Context, term uint64) error {
+	if s.cluster == nil {
+		return s.lead
+	}
+	return func(ctx context.Context, term uint64) error {
+		err := s.lead(ctx, term)
+		if err == nil || ctx.Err() != nil || errors.Is(err, raftlog.ErrNotLeader) || errors.Is(err, raftlog.ErrAmbiguous) {
+			return err
+		}
+		s.log.Error("this server was elected and cannot lead; it hands leadership over if another server answers", "error", err)
+		handOver(s)
+		wait.For(ctx, unableFor)
+		return raftlog.ErrNotLeader
+	}
 }

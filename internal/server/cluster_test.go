@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -190,6 +191,12 @@ func TestAnyServerAnswers(t *testing.T) {
 			}
 		}
 	}
+	// Each says who it is itself.
+	for i, o := range all {
+		if info, err := o.Server(t.Context()); err != nil || info.Leader != (i == 0) {
+			t.Errorf("server %s: %+v, %v", o.name, info, err)
+		}
+	}
 	// A stale read is answered by the follower itself, from an index on.
 	info, err := a.Server(t.Context())
 	if err != nil {
@@ -269,6 +276,10 @@ func TestRemoveAServer(t *testing.T) {
 	if err := b.stop(); err != nil {
 		t.Fatal(err)
 	}
+	until(t, "a misses b", func() bool {
+		l, err := a.Servers(t.Context(), true)
+		return err == nil && slices.ContainsFunc(l.Servers, func(s api.ServerMember) bool { return s.Name == "b" && s.Problem != "" })
+	})
 	// The removed one is refused when it is started again, in a sentence.
 	b.start(t, shared, cluster.Start{})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)

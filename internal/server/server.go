@@ -212,7 +212,12 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 
 	g, gctx := errgroup.WithContext(ctx)
 	// Each of these goroutines ends with gctx. The first that returns an error ends all others.
-	g.Go(func() error { return s.raft.Lead(gctx, s.lead) })
+	g.Go(func() error {
+		err := s.raft.Lead(gctx, leadOrPass(s))
+		// The next leader answers what this server is still asked, while its own requests end.
+		handOver(s)
+		return err
+	})
 	g.Go(func() error { return s.keeper.Watch(gctx, s.reconfigure) })
 	g.Go(func() error { return s.countBlobs(gctx) })
 	g.Go(func() error { return s.watchDisk(gctx) })
@@ -271,7 +276,6 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	if s.opts.Ephemeral {
 		err = errors.Join(err, s.destroyAll())
 	}
-	handOver(s)
 	endLog()
 	if logErr := <-raftDone; err == nil && logErr != nil {
 		err = logErr

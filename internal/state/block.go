@@ -102,6 +102,20 @@ func compareBlocks(a, b *Block) int {
 		compareStrings(a.Scope.Market, b.Scope.Market), compareStrings(a.Scope.Family, b.Scope.Family))
 }
 
+// firstForgotten sorts blocks by when they are dropped.
+func firstForgotten(a, b *Block) int {
+	return cmp.Or(cmp.Compare(a.Forget, b.Forget), compareBlocks(a, b))
+}
+
+// KeptBlocks are those of a list that the state has space for. It changes the order of the list.
+func KeptBlocks(list []Block) []Block {
+	if len(list) <= MaxBlocks {
+		return list
+	}
+	slices.SortFunc(list, func(a, b Block) int { return firstForgotten(&a, &b) })
+	return list[len(list)-MaxBlocks:]
+}
+
 func (f *BlocksChanged) apply(s *State, now muster.Time) (any, error) {
 	for i := range f.Ended {
 		s.t.blocks.Delete(&f.Ended[i])
@@ -113,7 +127,7 @@ func (f *BlocksChanged) apply(s *State, now muster.Time) (any, error) {
 	}
 	// The rows are few, and a fact about them is rare: no index by time is worth its upkeep.
 	rows := collect(s.t.blocks, &Block{}, func(*Block) bool { return true })
-	slices.SortStableFunc(rows, func(a, b *Block) int { return cmp.Compare(a.Forget, b.Forget) })
+	slices.SortFunc(rows, firstForgotten)
 	for i, b := range rows {
 		if b.Forget <= now || len(rows)-i > MaxBlocks {
 			s.t.blocks.Delete(b)

@@ -271,6 +271,11 @@ func (t *tables) receipt(ns muster.Namespace, key, digest string) (*Receipt, err
 	return r, nil
 }
 
+// Received reports whether a request with an idempotency key is remembered: a repetition of it gets its answer.
+func Received(s *Snapshot, ns muster.Namespace, key string) bool {
+	return key != "" && get(s.t.receipts, &Receipt{Namespace: ns, Key: key}) != nil
+}
+
 func (s *State) remember(f *JobSubmitted, out *Submitted) {
 	s.keepReceipt(&Receipt{Namespace: f.Key.Namespace, Key: f.Idempotency, Digest: f.Digest, Job: out.Key, UID: out.UID, Version: out.Version, Index: s.meta.Index})
 }

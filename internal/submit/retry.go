@@ -40,8 +40,11 @@ func (s *Service) Retry(ctx context.Context, key muster.JobKey, q *api.JobRetry,
 		digest := sha256.Sum256(sum)
 		f.Digest = hex.EncodeToString(digest[:])
 	}
-	if err := s.mayRunAgain(ctx, j); err != nil {
-		return nil, err
+	// A repetition gets the first answer, whatever has changed since.
+	if !state.Received(s.cfg.State.Latest(), key.Namespace, idempotency) {
+		if err := s.mayRunAgain(ctx, j); err != nil {
+			return nil, err
+		}
 	}
 	// The reaper deletes stored output before the log says so. A job that it has begun with must not
 	// live again: the outputs of members that succeeded would be missing.

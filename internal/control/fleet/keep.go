@@ -157,7 +157,7 @@ func (k *keeper) rowsLocked(now muster.Time) []state.Block {
 	for of, d := range f.delays {
 		out = append(out, state.Block{Call: of.call, Scope: muster.Scope{Provider: of.provider}, Kind: d.kind, Until: d.until, Why: short(d.why), Times: 1, Forget: d.until})
 	}
-	return slices.DeleteFunc(out, func(b state.Block) bool { return b.Forget <= now })
+	return state.KeptBlocks(slices.DeleteFunc(out, func(b state.Block) bool { return b.Forget <= now }))
 }
 
 // changesLocked returns the facts that make the blocks in a snapshot equal to the memory.
