@@ -2,6 +2,7 @@ package config
 
 import (
 	"net"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -24,6 +25,12 @@ func (c *checks) cluster(s *api.ServerConfig) {
 	} else if host := c.hostPort("cluster.address", spec.Address); host == "0.0.0.0" || host == "::" {
 		c.Add("cluster.address", "is %s, which no other server can reach; give this server's own address here, and this one as cluster.listen", spec.Address)
 	}
+	if spec.Address != "" && (spec.Address == s.Listen || spec.Listen != "" && spec.Listen == s.Listen) {
+		c.Add("cluster.address", "is %s, which is the address of the API; the other servers need a port of their own", s.Listen)
+	}
+	if spec.API != "" {
+		c.apiAddress("cluster.api", spec.API)
+	}
 	if spec.Listen != "" {
 		c.hostPort("cluster.listen", spec.Listen)
 	}
@@ -34,6 +41,17 @@ func (c *checks) cluster(s *api.ServerConfig) {
 		if why := OnlyOneServer(&s.Providers[i]); why != "" {
 			c.Add(validate.Index("providers", i)+".type", "is %s: %s", s.Providers[i].Type, why)
 		}
+	}
+}
+
+// apiAddress checks an address that clients are given: host:port, or a URL.
+func (c *checks) apiAddress(location, address string) {
+	if !strings.Contains(address, "://") {
+		c.hostPort(location, address)
+		return
+	}
+	if u, err := url.Parse(address); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		c.Add(location, "is %s; write host:port, or http://host:port", validate.Quote(address))
 	}
 }
 

@@ -103,7 +103,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(door.FromServer(r.Context()))
 	}
 	switch {
-	case here(r.URL.Path):
+	case here(r):
 		f.cfg.Local.ServeHTTP(w, r.WithContext(door.MayBeStale(r.Context())))
 		return
 	case maybeStale(r):
@@ -239,9 +239,12 @@ func keyed(r *http.Request) bool {
 	return r.Method == http.MethodPost && (path == "/v1/jobs" || path == "/v1/claims" || strings.HasPrefix(path, "/v1/jobs/") && strings.HasSuffix(path, "/retry"))
 }
 
-// here reports whether every server answers a path by itself.
-func here(path string) bool {
+// here reports whether every server answers a request by itself: it is about that server.
+func here(r *http.Request) bool {
+	path := r.URL.Path
 	switch path {
+	case "/v1/config", "/v1/config/applied":
+		return r.Method == http.MethodGet || r.Method == http.MethodHead
 	case "/", "/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/server":
 		return true
 	}

@@ -147,7 +147,7 @@ func TestFollowersPassRequestsOn(t *testing.T) {
 		t.Errorf("a large body: %d, %d bytes", status, len(text))
 	}
 	// What each server answers by itself.
-	for _, path := range []string{"/livez", "/metrics", "/docs/docs.js", "/v1/server", "/v1/events", "/v1/jobs?stale=true"} {
+	for _, path := range []string{"/livez", "/metrics", "/docs/docs.js", "/v1/server", "/v1/config", "/v1/events", "/v1/jobs?stale=true"} {
 		if _, text, _ := b.do(t, http.MethodGet, path, ""); !strings.HasPrefix(text, "b ") {
 			t.Errorf("%s is answered by %q", path, text)
 		}
@@ -155,7 +155,7 @@ func TestFollowersPassRequestsOn(t *testing.T) {
 	if _, text, _ := b.do(t, http.MethodPost, "/v1/jobs?stale=true", ""); !strings.HasPrefix(text, "a ") {
 		t.Errorf("a stale write is answered by %q", text)
 	}
-	if b.serves.Load() != 6 {
+	if b.serves.Load() != 7 {
 		t.Errorf("%d requests were answered by the follower", b.serves.Load())
 	}
 	res, err := http.Get(b.http.URL + "/v1/jobs")

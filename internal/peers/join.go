@@ -143,6 +143,8 @@ func Join(ctx context.Context, address string, token muster.Secret, req JoinRequ
 		req.Now = clock()
 		authority, answer, err := ask(ctx, address, authorityOf(want), &req)
 		switch {
+		case errors.As(err, new(tls.RecordHeaderError)):
+			return nil, nil, fmt.Errorf("join by the server at %s: that is not its port for other servers; give its cluster.address, as `muster servers list` shows it", address)
 		case err != nil:
 			return nil, nil, fmt.Errorf("join by the server at %s: %w", address, err)
 		case answer.Error != "":

@@ -300,7 +300,10 @@ func TestTokens(t *testing.T) {
 	if err := identity(t, authority(t), "s-one").checkToken(token, noon); !errors.Is(err, ErrTokenCluster) {
 		t.Errorf("of another cluster: %v", err)
 	}
-	for _, bad := range []string{"", "x", tokenPrefix, text[:len(text)-1], text + "A", strings.TrimPrefix(text, tokenPrefix)} {
+	if err := one.checkToken(muster.NewSecret(" "), noon); !errors.Is(err, ErrNoToken) {
+		t.Errorf("none: %v", err)
+	}
+	for _, bad := range []string{"x", tokenPrefix, text[:len(text)-1], text + "A", strings.TrimPrefix(text, tokenPrefix)} {
 		if err := one.checkToken(muster.NewSecret(bad), noon); !errors.Is(err, ErrTokenForm) {
 			t.Errorf("%q: %v", bad, err)
 		}

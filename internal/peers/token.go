@@ -29,6 +29,7 @@ const (
 
 // Why a token is refused. The words are for whoever joins.
 var (
+	ErrNoToken      = errors.New("no join token was given; get one with `muster servers join-token` on a server of the cluster, and give it with --token-file")
 	ErrTokenForm    = errors.New("the join token is not whole; copy all of what `muster servers join-token` prints")
 	ErrTokenExpired = errors.New("the join token has expired; get another one with `muster servers join-token` on a server of the cluster")
 	ErrTokenCluster = errors.New("the join token is of another cluster; get one with `muster servers join-token` on a server of this one")
@@ -95,6 +96,9 @@ func (i *Identity) checkToken(token muster.Secret, now time.Time) error {
 }
 
 func decodeToken(token muster.Secret) ([]byte, error) {
+	if strings.TrimSpace(token.Reveal()) == "" {
+		return nil, ErrNoToken
+	}
 	text, ok := strings.CutPrefix(strings.TrimSpace(token.Reveal()), tokenPrefix)
 	if !ok {
 		return nil, ErrTokenForm

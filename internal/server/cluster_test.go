@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -272,14 +271,10 @@ func TestRemoveAServer(t *testing.T) {
 		t.Errorf("the removed server ended with %v", err)
 	}
 	c.done <- nil
-	// With one of the two off, the other cannot be removed: nothing would be left that can decide.
+	// With one of the two off, nothing can be decided; it comes back.
 	if err := b.stop(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "a misses b", func() bool {
-		l, err := a.Servers(t.Context(), true)
-		return err == nil && slices.ContainsFunc(l.Servers, func(s api.ServerMember) bool { return s.Name == "b" && s.Problem != "" })
-	})
 	// The removed one is refused when it is started again, in a sentence.
 	b.start(t, shared, cluster.Start{})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)

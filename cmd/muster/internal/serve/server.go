@@ -132,6 +132,10 @@ func serve(ctx context.Context, config api.ServerConfig, o server.Options) error
 	if errors.As(err, &disk) || errors.Is(err, raftlog.ErrNewer) {
 		return cli.ExitWith(cli.ExitStorage, err)
 	}
+	// To start it again would not help either.
+	if errors.Is(err, cluster.ErrRemoved) {
+		return cli.ExitWith(cli.ExitUsage, err)
+	}
 	// A signal ends the context, and whatever error comes of that is no error.
 	if err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)) {
 		return cli.Failure(err)
