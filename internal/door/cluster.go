@@ -3,6 +3,7 @@ package door
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -49,17 +50,15 @@ const (
 // takeAge takes these parameters from a request: handlers know nothing of them. What they ask for was done
 // before, on a server that is one of several; the state of a server alone is never older.
 func takeAge(r *http.Request) (*http.Request, *problem.Problem) {
-	if !strings.Contains(r.URL.RawQuery, StaleParameter+"=") && !strings.Contains(r.URL.RawQuery, IndexParameter+"=") || !reads(r) {
+	if !strings.Contains(r.URL.RawQuery, StaleParameter+"=") && !strings.Contains(r.URL.RawQuery, IndexParameter+"=") || !Reads(r) {
 		return r, nil
 	}
 	query := r.URL.Query()
 	if v, given := query[StaleParameter]; given && (len(v) != 1 || v[0] != "true" && v[0] != "false") {
 		return r, problem.Invalid("query."+StaleParameter, "is %q; it is true or false", problem.Clip(strings.Join(v, ",")))
 	}
-	if v, given := query[IndexParameter]; given {
-		if _, err := strconv.ParseUint(strings.Join(v, ","), 10, 64); err != nil {
-			return r, problem.Invalid("query."+IndexParameter, "is %q; it is an index of the log, as answers have it", problem.Clip(strings.Join(v, ",")))
-		}
+	if _, p := LeastIndex(query); p != nil {
+		return r, p
 	}
 	query.Del(StaleParameter)
 	query.Del(IndexParameter)
@@ -69,8 +68,21 @@ func takeAge(r *http.Request) (*http.Request, *problem.Problem) {
 	return &out, nil
 }
 
-// reads reports whether a request reads from the API.
-func reads(r *http.Request) bool {
+// LeastIndex is the index of the log that the answer to a query must have at least; 0 if it does not say.
+func LeastIndex(query url.Values) (uint64, *problem.Problem) {
+	v, given := query[IndexParameter]
+	if !given {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(strings.Join(v, ","), 10, 64)
+	if err != nil {
+		return 0, problem.Invalid("query."+IndexParameter, "is %q; it is an index of the log, as answers have it", problem.Clip(strings.Join(v, ",")))
+	}
+	return n, nil
+}
+
+// Reads reports whether a request reads from the API.
+func Reads(r *http.Request) bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && strings.HasPrefix(r.URL.Path, "/v1/")
 }
 

@@ -110,16 +110,24 @@ func readBody(w http.ResponseWriter, r *http.Request) *problem.Problem {
 	if r.ContentLength > MaxBody {
 		return problem.Of(&http.MaxBytesError{Limit: MaxBody})
 	}
+	all, p := ReadWhole(w, r)
+	if p == nil {
+		r.Body = &buffered{Reader: bytes.NewReader(all), all: all}
+	}
+	return p
+}
+
+// ReadWhole reads a body of at most MaxBody bytes to its end, within the time that a client has for it.
+func ReadWhole(w http.ResponseWriter, r *http.Request) ([]byte, *problem.Problem) {
 	control := http.NewResponseController(w)
 	// Not every ResponseWriter has deadlines; those of a real connection do.
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
 	all, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
 	_ = control.SetReadDeadline(time.Time{})
-	if err == nil {
-		r.Body = &buffered{Reader: bytes.NewReader(all), all: all}
-		return nil
+	if err != nil {
+		return nil, BrokenBody(err, bodyTimeout)
 	}
-	return BrokenBody(err, bodyTimeout)
+	return all, nil
 }
 
 // BrokenBody makes a problem of the error by which the reading of a body ended. within is the time

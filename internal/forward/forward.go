@@ -32,8 +32,6 @@ const (
 	// wholeBody is the size up to which a body is kept, so that the request can be sent to another server.
 	// Larger ones are sent only after the server that gets them has asked for them. It is in bytes.
 	wholeBody = 256 << 10
-	// bodyTime is how long a client may take to send such a body.
-	bodyTime = 30 * time.Second
 	// indexTime is how long a stale read waits for the index that it wants.
 	indexTime = 10 * time.Second
 )
@@ -209,7 +207,7 @@ func (f *Forwarder) pass(w http.ResponseWriter, r *http.Request, body *keptBody,
 	case r.Context().Err() != nil:
 		return true // the client has gone
 	case body.broken != nil:
-		door.BrokenBody(body.broken, bodyTime).Write(w)
+		problem.Of(body.broken).Write(w)
 		return true
 	case !body.whole && body.sent:
 		// The rest of the body cannot be had from its beginning.
@@ -254,10 +252,7 @@ func here(r *http.Request) bool {
 // maybeStale reports whether a request can be answered by any server: it reads, and its client has said
 // that the answer may be old, or reads events, which come in the same order everywhere.
 func maybeStale(r *http.Request) bool {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead || !strings.HasPrefix(r.URL.Path, "/v1/") {
-		return false
-	}
-	return r.URL.Path == eventsPath || r.URL.Query().Get(door.StaleParameter) == "true"
+	return door.Reads(r) && (r.URL.Path == eventsPath || r.URL.Query().Get(door.StaleParameter) == "true")
 }
 
 const eventsPath = "/v1/events"
@@ -296,12 +291,8 @@ func (f *Forwarder) stale(w http.ResponseWriter, r *http.Request) {
 // leastIndex is the index of the log that the client has seen already; 0 if it says nothing.
 func leastIndex(r *http.Request) (uint64, *problem.Problem) {
 	query := r.URL.Query()
-	if text := query.Get(door.IndexParameter); text != "" {
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			return 0, problem.Invalid("query."+door.IndexParameter, "is %q; give an index of the log, as the header %s of an answer has it", problem.Clip(text), HeaderIndex)
-		}
-		return n, nil
+	if n, p := door.LeastIndex(query); n > 0 || p != nil {
+		return n, p
 	}
 	if r.URL.Path == eventsPath {
 		if at, ok := present.ParseEventID(cmp.Or(r.Header.Get("Last-Event-ID"), query.Get("after"))); ok {
@@ -369,22 +360,16 @@ type keptBody struct {
 func keepBody(w http.ResponseWriter, r *http.Request) (*keptBody, *problem.Problem) {
 	b := &keptBody{size: r.ContentLength}
 	if r.ContentLength < 0 || r.ContentLength > wholeBody {
-		b.rest = door.NewPatient(w, r)
+		b.rest = door.ClientBody{Patient: door.NewPatient(w, r)}
 		return b, nil
 	}
 	b.whole = true
 	if r.ContentLength == 0 {
 		return b, nil
 	}
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTime))
-	all, err := io.ReadAll(r.Body)
-	_ = control.SetReadDeadline(time.Time{})
-	if err != nil {
-		return nil, door.BrokenBody(err, bodyTime)
-	}
-	b.all = all
-	return b, nil
+	var p *problem.Problem
+	b.all, p = door.ReadWhole(w, r)
+	return b, p
 }
 
 // send gives the body to a request that goes out.

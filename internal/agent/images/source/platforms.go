@@ -33,15 +33,7 @@ func (r Resolver) Platforms(ctx context.Context, src Source, doc Document) ([]Pl
 		}
 		return out, nil
 	}
-	m, err := readManifest(doc)
-	if err != nil {
-		return nil, err
-	}
-	var config Document
-	err = r.Try(ctx, func() (err error) {
-		config, err = r.config(ctx, src, m.Config)
-		return err
-	})
+	config, err := r.configOf(ctx, src, doc)
 	if err != nil {
 		return nil, err
 	}

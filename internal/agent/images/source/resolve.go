@@ -55,19 +55,24 @@ func (r Resolver) Complete(ctx context.Context, src Source, doc Document) (*Cont
 			return nil, err
 		}
 	}
-	m, err := readManifest(doc)
-	if err != nil {
-		return nil, err
-	}
-	var config Document
-	err = r.Try(ctx, func() (err error) {
-		config, err = r.config(ctx, src, m.Config)
-		return err
-	})
+	config, err := r.configOf(ctx, src, doc)
 	if err != nil {
 		return nil, err
 	}
 	return NewContent(doc, config, r.Platform)
+}
+
+// configOf is the configuration that a manifest names.
+func (r Resolver) configOf(ctx context.Context, src Source, doc Document) (config Document, err error) {
+	m, err := readManifest(doc)
+	if err != nil {
+		return config, err
+	}
+	err = r.Try(ctx, func() (err error) {
+		config, err = r.config(ctx, src, m.Config)
+		return err
+	})
+	return config, err
 }
 
 // config reads a configuration and checks its digest.
