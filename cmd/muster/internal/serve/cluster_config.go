@@ -128,12 +128,22 @@ func printChanges(a *cli.App, some, none string, changes []api.ConfigChange) err
 	if len(changes) == 0 {
 		lines[0] = none
 	}
+	return printLines(a, append(lines, changeLines(changes)...))
+}
+
+// changeLines are changes, each with its warning below it.
+func changeLines(changes []api.ConfigChange) (lines []string) {
 	for _, c := range changes {
 		lines = append(lines, "  "+c.String())
 		if c.Warning != "" {
 			lines = append(lines, "    WARNING: "+c.Warning)
 		}
 	}
+	return lines
+}
+
+// printLines prints lines.
+func printLines(a *cli.App, lines []string) error {
 	for _, l := range lines {
 		if _, err := fmt.Fprintln(a.Stdout, l); err != nil {
 			return err

@@ -140,22 +140,12 @@ func printCheck(a *cli.App, file string, c *config.Check) error {
 	default:
 		lines = append(lines, fmt.Sprintf("A reload of the server at %s would change:", c.Server))
 	}
-	for _, change := range c.Changes {
-		lines = append(lines, "  "+change.String())
-		if change.Warning != "" {
-			lines = append(lines, "    WARNING: "+change.Warning)
-		}
-	}
+	lines = append(lines, changeLines(c.Changes)...)
 	if c.Unsure != "" {
 		lines = append(lines, "  "+c.Unsure)
 	}
 	if c.Refused != "" {
 		lines = append(lines, "  REFUSED: the server would not reload this file: "+c.Refused)
 	}
-	for _, l := range lines {
-		if _, err := fmt.Fprintln(a.Stdout, l); err != nil {
-			return err
-		}
-	}
-	return nil
+	return printLines(a, lines)
 }
