@@ -73,8 +73,8 @@ type making struct {
 const (
 	// patience bounds the making of a grant: less than an agent waits for it.
 	patience = 20 * time.Second
-	// anew is how long before its end a grant is not given again.
-	anew = time.Minute
+	// reuseUntil is how long before its end a grant is last reused.
+	reuseUntil = time.Minute
 	// passwordFor is how long a node may use a password before it asks again.
 	passwordFor = 5 * time.Minute
 	// youngest is how old a grant must be for a node's word that it is refused to count: a new one
@@ -171,7 +171,7 @@ func (r *Registries) grantFor(ctx context.Context, key grantKey, ns muster.Names
 	ref := key.ref
 	for {
 		r.mu.Lock()
-		if g, ok := r.recent[key]; ok && time.Until(g.Until.Std()) > anew {
+		if g, ok := r.recent[key]; ok && time.Until(g.Until.Std()) > reuseUntil {
 			r.mu.Unlock()
 			return g.PullGrant
 		}
@@ -229,7 +229,7 @@ func (r *Registries) rememberLocked(key grantKey, g wire.PullGrant) {
 }
 
 // Refused takes in that a node asks again for what it was given this authorization
-// for. If it would be given again, it is made anew.
+// for. If it would be reused, another one is made.
 func (r *Registries) Refused(ref string, ns muster.Namespace, authorization string) {
 	key := grantKey{ref, r.Scope(ref, ns)}
 	r.mu.Lock()

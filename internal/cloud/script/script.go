@@ -50,6 +50,20 @@ type When struct {
 	from, to time.Duration
 }
 
+// Struck is how often the line has struck.
+func (w *When) Struck() int { return w.Hits }
+
+// Idle are the lines of a script that never struck, by what name says of them. A test whose faults did not
+// happen has shown nothing.
+func Idle[L interface{ Struck() int }](lines []L, name func(L) string) (out []string) {
+	for _, l := range lines {
+		if l.Struck() == 0 {
+			out = append(out, name(l))
+		}
+	}
+	return out
+}
+
 // Word reads one word: "10%", "once", "3x", "from=D", "for=D", "after=D" or "after=D..D". It reports
 // false if the word is none of these.
 func (w *When) Word(f string) (known bool, err error) {

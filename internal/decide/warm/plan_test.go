@@ -317,8 +317,8 @@ func TestStockIsTheSameAfterAHandOver(t *testing.T) {
 	}
 }
 
-// Nobody led for long: what is wanted now is not known, and the stock stays for as long as demand is
-// counted anew.
+// Nobody led for long: what is wanted now is not known, and the stock stays until it has been
+// measured.
 func TestStockStaysAfterALongTimeWithoutALeader(t *testing.T) {
 	now := muster.Time(1_000_000_000_000)
 	e := env(1, 50)

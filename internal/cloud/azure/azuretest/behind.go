@@ -72,8 +72,8 @@ func (c *Cloud) dropLocked(m *vm) {
 	c.stopLocked(m.name)
 }
 
-// takenLocked ends a machine that was evicted, in the way that it was made for.
-func (c *Cloud) takenLocked(m *vm) {
+// evictLocked stops or deletes a machine that was evicted, by its eviction policy.
+func (c *Cloud) evictLocked(m *vm) {
 	if m.create.Properties.Eviction == "Delete" {
 		c.dropLocked(m)
 		return

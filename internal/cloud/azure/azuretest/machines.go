@@ -269,7 +269,7 @@ func (c *Cloud) settleLocked() {
 		switch {
 		case m.evicted && !c.now().Before(m.ends):
 			m.evicted = false
-			c.takenLocked(m)
+			c.evictLocked(m)
 		case m.booted && m.power == "running" && !c.options.Machines.State(m.name):
 			m.power = "stopped" // and billed on
 		}

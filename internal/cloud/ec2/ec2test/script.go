@@ -181,11 +181,5 @@ func (s *Server) striking(where, what string, about subject) *line {
 func (s *Server) Idle() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []string
-	for _, l := range s.script {
-		if l.Hits == 0 {
-			out = append(out, l.where+": "+l.what)
-		}
-	}
-	return out
+	return script.Idle(s.script, func(l *line) string { return l.where + ": " + l.what })
 }

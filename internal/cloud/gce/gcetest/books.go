@@ -97,7 +97,7 @@ func (c *Cloud) settleLocked() {
 		switch m := c.instances[id]; {
 		case m.preempted && !now.Before(m.ends):
 			m.preempted = false
-			c.takenLocked(id, m)
+			c.preemptLocked(id, m)
 		case c.behind != nil && m.booted && m.v["status"] == "RUNNING" && !c.behind.State(id):
 			m.is("TERMINATED")
 		}

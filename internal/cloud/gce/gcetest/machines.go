@@ -76,8 +76,8 @@ func (c *Cloud) dropLocked(id string, m *machine) {
 	}
 }
 
-// takenLocked ends an instance that was preempted, in the way that it was made for.
-func (c *Cloud) takenLocked(id string, m *machine) {
+// preemptLocked stops or deletes an instance that was preempted, by its termination action.
+func (c *Cloud) preemptLocked(id string, m *machine) {
 	if s, _ := m.v["scheduling"].(object); s["instanceTerminationAction"] == "DELETE" {
 		c.dropLocked(id, m)
 		return

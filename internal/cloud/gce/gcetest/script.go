@@ -122,11 +122,5 @@ func (c *Cloud) strikingLocked(where, what string, a about) *line {
 func (c *Cloud) Idle() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var out []string
-	for _, l := range c.lines {
-		if l.Hits == 0 {
-			out = append(out, l.where+": "+l.what)
-		}
-	}
-	return out
+	return script.Idle(c.lines, func(l *line) string { return l.where + ": " + l.what })
 }

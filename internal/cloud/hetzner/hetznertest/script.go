@@ -170,11 +170,5 @@ func (l *line) play(do http.HandlerFunc, w http.ResponseWriter, r *http.Request)
 func (c *Cloud) Idle() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var out []string
-	for _, l := range c.script {
-		if l.Hits == 0 {
-			out = append(out, l.where+": "+l.what)
-		}
-	}
-	return out
+	return script.Idle(c.script, func(l *line) string { return l.where + ": " + l.what })
 }

@@ -115,11 +115,5 @@ func (p *Project) scriptedLocked(call string) func(do http.HandlerFunc, w http.R
 func (p *Project) Idle() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var out []string
-	for _, l := range p.script {
-		if l.Hits == 0 {
-			out = append(out, l.what)
-		}
-	}
-	return out
+	return script.Idle(p.script, func(l *line) string { return l.what })
 }
