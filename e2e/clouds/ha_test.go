@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,17 +31,6 @@ type trio struct {
 	client *client.Client
 }
 
-// freePort is an address of loopback that nobody listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
-}
-
 // serveThree starts three servers: the first founds the cluster, the others join.
 func serveThree(t *testing.T, c *stand) *trio {
 	t.Helper()
@@ -60,7 +48,7 @@ func serveThree(t *testing.T, c *stand) *trio {
 	})
 	peers := ""
 	for i, name := range []string{"a", "b", "c"} {
-		address, own, listen := freePort(t), freePort(t), freePort(t)
+		address, own, listen := servertest.FreeAddress(t), servertest.FreeAddress(t), servertest.FreeAddress(t)
 		out.links.serve(i, address, own)
 		args := []string{"--bootstrap"}
 		if i == 0 {

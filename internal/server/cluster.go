@@ -57,12 +57,12 @@ func openCluster(ctx context.Context, s *Server) (*raftlog.Cluster, error) {
 	return s.cluster.Raft(), nil
 }
 
-// attachCluster gives the cluster the log and the state.
+// attachCluster gives the cluster the log and the state. It comes when commits are measured.
 func attachCluster(s *Server) {
 	if s.cluster == nil {
 		return
 	}
-	s.cluster.Attach(s.raft, s.state, ledger{s.state, s.raft.Propose, newCommits()})
+	s.cluster.Attach(s.raft, s.state, ledgerOf(s))
 	s.readable = s.cluster.Readable
 }
 

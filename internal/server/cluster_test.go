@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/musterhq/muster/internal/cluster"
 	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/locate"
+	"github.com/musterhq/muster/internal/servertest"
 	"github.com/musterhq/muster/internal/testwait"
 )
 
@@ -32,22 +32,11 @@ type one struct {
 	done chan error
 }
 
-// freePort is an address on loopback that nobody listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
-}
-
 // member makes a server that is not started yet. All have their blobs in one directory, and a provider that
 // has no machines.
 func member(t *testing.T, name string) *one {
 	t.Helper()
-	return &one{name: name, dir: filepath.Join(t.TempDir(), name), peers: freePort(t), api: freePort(t)}
+	return &one{name: name, dir: filepath.Join(t.TempDir(), name), peers: servertest.FreeAddress(t), api: servertest.FreeAddress(t)}
 }
 
 func (o *one) config(shared string) api.ServerConfig {

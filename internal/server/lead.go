@@ -38,7 +38,7 @@ const destroyTime = 30 * time.Second
 // it. caughtUp is set after both. The log calls lead only when the state has everything that
 // earlier leaders confirmed, so requests that read the state may be answered from then on.
 func (s *Server) lead(ctx context.Context, term uint64) error {
-	l := ledger{s.state, s.raft.Propose, s.times.commits}
+	l := ledgerOf(s)
 	fresh := s.state.Latest().Meta().Term == 0
 	if err := s.beginTerm(ctx, l, term); err != nil {
 		return err

@@ -55,6 +55,9 @@ type ledger struct {
 	took    *commits
 }
 
+// ledgerOf is what loops write with.
+func ledgerOf(s *Server) ledger { return ledger{s.state, s.raft.Propose, s.times.commits} }
+
 // users writes the facts that users ask for. While the disk is nearly full, facts that end work or
 // remove something are still written, because they are how users make room.
 type users struct{ ledger, freeing ledger }

@@ -73,7 +73,7 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach
 		return local.New(local.Config{Dir: dir, Owner: cluster, NodeBinary: node, Offerings: offerings, AgentArgs: s.agentArgs, Network: s.nodeNetwork, Logger: log})
 	case api.ProviderStatic:
 		c := staticConfig(spec, dir, cluster, r, log)
-		c.Records = hosts{c.Name, s.state, ledger{s.state, s.raft.Propose, s.times.commits}}
+		c.Records = hosts{c.Name, s.state, ledgerOf(s)}
 		return static.New(c)
 	case api.ProviderExec:
 		var env []string

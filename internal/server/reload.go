@@ -71,7 +71,7 @@ func (s *Server) reload(ctx context.Context) error {
 	if problems := config.Validate(next); len(problems) > 0 {
 		return &api.Problem{Status: http.StatusUnprocessableEntity, Title: "the configuration is wrong", Detail: problems[0].String(), Errors: problems}
 	}
-	return s.keeper.Reload(ctx, ledger{s.state, s.raft.Propose, s.times.commits}, next, s.mayRunWith)
+	return s.keeper.Reload(ctx, ledgerOf(s), next, s.mayRunWith)
 }
 
 // reconfigure makes the loops of this server follow the configuration, if it has any: whoever has
@@ -100,7 +100,7 @@ func (s *Server) reconfigure(ctx context.Context) {
 	if len(changes) == 0 || !s.leading.Load() || !s.used.CompareAndSwap(used, now) {
 		return
 	}
-	l := ledger{s.state, s.raft.Propose, s.times.commits}
+	l := ledgerOf(s)
 	if _, _, err := l.Propose(ctx, s.pools()); err != nil && ctx.Err() == nil {
 		s.log.Error("pools not set; the next start or reload sets them", "error", err)
 	}

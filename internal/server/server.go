@@ -335,7 +335,6 @@ func open(ctx context.Context, cfg api.ServerConfig, opts Options) (_ *Server, e
 			err = errors.Join(err, s.close())
 		}
 	}()
-	attachCluster(s)
 	if !cfg.NoAuth {
 		if s.token, err = locate.EnsureToken(cfg.DataDir); err != nil {
 			return nil, err
@@ -356,6 +355,7 @@ func open(ctx context.Context, cfg api.ServerConfig, opts Options) (_ *Server, e
 	s.metrics = metrics.New(metrics.Config{State: s.state, Clock: s.raft.Now, BlobBytes: s.blobs.Usage, Version: opts.Version})
 	s.metrics.Registry().MustRegister(newBreakers(s.state.Latest, s.raft.Now))
 	s.measure(s.metrics.Registry())
+	attachCluster(s)
 	s.metrics.Registry().MustRegister(clusterMetrics{s})
 	s.measureConfig(s.metrics.Registry())
 	if s.imageCache != nil {

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -216,4 +217,16 @@ func (s *Server) Until(what string, holds func() bool) {
 			s.t.Fatalf("never, after %s: %s", time.Since(began).Round(time.Second), what)
 		}
 	}
+}
+
+// FreeAddress is an address of loopback that nobody listens on, for a server whose address others have to know
+// before it is started.
+func FreeAddress(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
 }
